@@ -85,7 +85,7 @@ fn cache_folder() -> PathBuf {
     given.unwrap_or_else(|| std::env::home_dir().unwrap_or_default().join(".cache")).join("groupage-e2e")
 }
 
-/// Returns a folder with links to the files of a model, whose sequences have up to 512 tokens. The
+/// Returns a folder with links to the files of a model, with sequences of up to 512 tokens. The
 /// model itself is limited to 256, which its positions are not.
 fn with_512_tokens(directory: &Path) -> TempDir {
     let folder = tempfile::tempdir().unwrap();

@@ -15,8 +15,8 @@ mod cap;
 
 use std::time::Duration;
 
-use super::tick::{Tick, nanos};
-use cap::{Cap, LearnedCap, RETEST_FIRM, RETEST_FOUND, RETEST_MAX};
+use super::tick::Tick;
+use cap::Cap;
 
 /// The measure of a batch that a ceiling bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -118,24 +118,20 @@ impl Ceilings {
     /// since servers publish it for the batches that they form themselves.
     pub(super) fn refused_from(&self, bounded: SizeMeasure) -> u64 {
         let cap = self.cap(bounded);
-        let published = cap.published.filter(|_| bounded == SizeMeasure::Items);
-        let above = published.map_or(u64::MAX, |(max, _)| max.saturating_add(1));
-        cap.learned.filter(|learned| learned.firm).map_or(u64::MAX, |learned| learned.refused).min(above)
+        let published = if bounded == SizeMeasure::Items { cap.published_max() } else { u64::MAX };
+        cap.firmly_refused_from().min(published.saturating_add(1))
     }
 
     /// Applies a published ceiling. The smallest published value is kept.
     pub(super) fn set_published(&mut self, now: Tick, bounded: SizeMeasure, max: u64) {
-        let cap = self.cap_mut(bounded);
-        if cap.published.is_none_or(|(known, _)| max < known) {
-            cap.published = Some((max.max(1), now));
-        }
+        self.cap_mut(bounded).set_published(now, max);
     }
 
     /// Applies a published ceiling on weight. There is one such limit, and it holds in the measure
     /// that currently determines the cost; that measure can change as costs are learned.
     pub(super) fn set_published_weight(&mut self, now: Tick, bounded: SizeMeasure, max: u64) {
         let other = if bounded == SizeMeasure::Weight { SizeMeasure::PaddedWeight } else { SizeMeasure::Weight };
-        if let Some((known, since)) = self.cap_mut(other).published.take() {
+        if let Some((known, since)) = self.cap_mut(other).take_published() {
             self.set_published(since, bounded, known);
         }
         self.set_published(now, bounded, max);
@@ -144,7 +140,7 @@ impl Ceilings {
     /// Records a successful batch.
     pub(super) fn on_success(&mut self, now: Tick, extent: BatchExtent) {
         for bounded in SizeMeasure::ALL {
-            self.cap_mut(bounded).worked(now, extent.in_measure(bounded));
+            self.cap_mut(bounded).on_success(now, extent.in_measure(bounded));
         }
     }
 
@@ -152,12 +148,12 @@ impl Ceilings {
     /// to retest.
     pub(super) fn on_too_large(&mut self, now: Tick, extent: BatchExtent, retest: Option<SizeMeasure>, took: Duration) {
         let bounded = retest.unwrap_or_else(|| self.attribute_refusal(extent));
-        self.cap_mut(bounded).refused(now, extent.in_measure(bounded), took);
+        self.cap_mut(bounded).on_refusal(now, extent.in_measure(bounded), took);
     }
 
     /// Records a batch with too many items for which the server named its limit.
     pub(super) fn on_named_limit(&mut self, now: Tick, items_max: u32, took: Duration) {
-        self.items.named(now, u64::from(items_max), took);
+        self.items.on_named_limit(now, u64::from(items_max), took);
     }
 
     /// Records a shared batch that exceeded the server's memory. `bounded` is the measure that
@@ -165,43 +161,31 @@ impl Ceilings {
     pub(super) fn on_out_of_memory(&mut self, now: Tick, extent: BatchExtent, bounded: SizeMeasure, took: Duration) {
         // Without weights the number of items is bounded instead.
         let bounded = if extent.in_measure(bounded) == 0 { SizeMeasure::Items } else { bounded };
-        self.cap_mut(bounded).out_of_memory(now, extent.in_measure(bounded), took);
+        self.cap_mut(bounded).on_out_of_memory(now, extent.in_measure(bounded), took);
     }
 
     /// Ends a retest. If its outcome was inconclusive, the retest is scheduled again.
     pub(super) fn end_retest(&mut self, now: Tick, bounded: SizeMeasure) {
-        if let Some(learned) = self.cap_mut(bounded).learned.as_mut().filter(|learned| learned.testing) {
-            learned.testing = false;
-            learned.retest = now.after(learned.wait);
-        }
+        self.cap_mut(bounded).end_retest(now);
     }
 
     /// Returns the first ceiling that is due for a retest: its measure, the maximum size of the
     /// retesting batch, and the duration of the last refusal.
     pub(super) fn due_retest(&self, now: Tick) -> Option<(SizeMeasure, u64, Duration)> {
         SizeMeasure::ALL.into_iter().find_map(|bounded| {
-            let cap = self.cap(bounded);
-            let learned = cap.learned.filter(|learned| !learned.testing && learned.retest <= now)?;
-            let target = learned.retest_size(bounded).min(cap.published.map_or(u64::MAX, |(max, _)| max));
-            (target > learned.max).then_some((bounded, target, learned.took))
+            self.cap(bounded).due_retest(now, bounded).map(|(target, took)| (bounded, target, took))
         })
     }
 
     /// Records that a retest was dispatched.
     pub(super) fn begin_retest(&mut self, bounded: SizeMeasure) {
-        if let Some(learned) = &mut self.cap_mut(bounded).learned {
-            learned.testing = true;
-        }
+        self.cap_mut(bounded).begin_retest();
     }
 
     /// Schedules a retest of all learned ceilings at once, because the server has changed.
     pub(super) fn on_server_change(&mut self, now: Tick) {
         for bounded in SizeMeasure::ALL {
-            if let Some(learned) = &mut self.cap_mut(bounded).learned {
-                learned.retest = now;
-                learned.wait = RETEST_FOUND;
-                learned.testing = false;
-            }
+            self.cap_mut(bounded).on_server_change(now);
         }
     }
 
@@ -212,36 +196,13 @@ impl Ceilings {
 
     /// Iterates over the learned ceilings, for persistence.
     pub(super) fn snapshot(&self) -> impl Iterator<Item = CeilingSnapshot> {
-        SizeMeasure::ALL.into_iter().filter_map(|bounded| {
-            let Cap { worked, learned, .. } = *self.cap(bounded);
-            learned.map(|learned| CeilingSnapshot {
-                bounded,
-                max: learned.max,
-                refused: learned.refused,
-                worked,
-                firm: learned.firm,
-                retest_nanos: nanos(learned.wait),
-            })
-        })
+        SizeMeasure::ALL.into_iter().filter_map(|bounded| self.cap(bounded).snapshot(bounded))
     }
 
     /// Restores a ceiling learned by an earlier process; invalid values are clamped. It is retested
     /// early, because the server may have changed.
     pub(super) fn restore(&mut self, now: Tick, snapshot: &CeilingSnapshot) {
-        let wait = Duration::from_nanos(snapshot.retest_nanos).clamp(RETEST_FOUND, RETEST_MAX);
-        let max = snapshot.max.max(1);
-        let cap = self.cap_mut(snapshot.bounded);
-        cap.worked = cap.worked.max(snapshot.worked.min(max));
-        cap.learned = Some(LearnedCap {
-            max,
-            refused: snapshot.refused.max(max.saturating_add(1)),
-            firm: snapshot.firm,
-            since: now,
-            retest: now.after(wait.min(RETEST_FIRM)),
-            wait,
-            took: Duration::ZERO,
-            testing: false,
-        });
+        self.cap_mut(snapshot.bounded).restore(now, snapshot);
     }
 
     /// Attributes a refusal without a named limit to the measure that grew most beyond its largest
@@ -250,7 +211,8 @@ impl Ceilings {
     /// limit on tokens would stay hidden behind it.
     fn attribute_refusal(&self, extent: BatchExtent) -> SizeMeasure {
         let (items, sum) = (u128::from(extent.items), u128::from(extent.sum));
-        let (items_worked, sum_worked) = (u128::from(self.items.worked), u128::from(self.sum.worked));
+        let (items_worked, sum_worked) =
+            (u128::from(self.items.largest_success()), u128::from(self.sum.largest_success()));
         let grew = items * sum_worked >= sum * items_worked;
         if sum <= sum_worked || items > items_worked && grew { SizeMeasure::Items } else { SizeMeasure::Weight }
     }

@@ -19,7 +19,8 @@ pub enum Activation {
 
 impl Activation {
     /// Names that [`Self::from_name`] knows.
-    pub(crate) const NAMES: &'static str = "gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish or tanh";
+    pub(crate) const NAMES: &'static str =
+        "gelu, gelu_python, gelu_new, gelu_pytorch_tanh, gelu_fast, relu, silu, swish or tanh";
 
     /// Returns the function that the `transformers` library has under this name.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
@@ -31,5 +32,16 @@ impl Activation {
             "tanh" => Self::Tanh,
             _ => return None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_listed_name_is_known() {
+        let names: Vec<&str> = Activation::NAMES.split([',', ' ']).filter(|name| !["", "or"].contains(name)).collect();
+        assert!(names.len() == 9 && names.iter().all(|name| Activation::from_name(name).is_some()), "{names:?}");
     }
 }

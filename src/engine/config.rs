@@ -3,10 +3,12 @@
 mod architecture;
 mod head;
 mod modern;
+mod scores;
 
 pub use self::architecture::Architecture;
-pub use self::head::{HeadConfig, HeadPooling, ScoreFunction};
+pub use self::head::{HeadConfig, HeadPooling};
 pub use self::modern::RotaryConfig;
+pub use self::scores::ScoreFunction;
 
 use crate::activation::Activation;
 use crate::error::LoadError;
@@ -23,10 +25,11 @@ const LAYERS_MAX: usize = 256;
 /// Maximum number of elements between the two matrices of a feed-forward block: four times
 /// [`HIDDEN_MAX`], the ratio of the BERT paper.
 const INTERMEDIATE_MAX: usize = 4 * HIDDEN_MAX;
-/// Maximum number of tokens of a vocabulary: four times the largest in use (mT5 and Gemma, 256 000).
+/// Maximum number of tokens of a vocabulary: four times the largest in use (mT5 and Gemma,
+/// 256 000).
 const VOCABULARY_MAX: usize = 1 << 20;
 /// Maximum number of positions: four times the longest context of published encoders (32 768).
-const POSITIONS_MAX: usize = 1 << 17;
+pub(crate) const POSITIONS_MAX: usize = 1 << 17;
 /// Maximum number of segment types. BERT has 2.
 const TYPES_MAX: usize = 1024;
 
@@ -83,8 +86,8 @@ impl EncoderConfig {
         self.hidden / self.heads
     }
 
-    /// Reads `config.json`.
-    pub(crate) fn parse(file: &JsonFile) -> Result<Self, LoadError> {
+    /// Reads `config.json`. `sentence` is `config_sentence_transformers.json`, if there is one.
+    pub(crate) fn parse(file: &JsonFile, sentence: Option<&JsonFile>) -> Result<Self, LoadError> {
         let (architecture, has_head) = Architecture::parse(file)?;
         let config = match architecture {
             Architecture::Bert | Architecture::Roberta | Architecture::XlmRoberta => parse_bert(file, architecture)?,
@@ -104,7 +107,7 @@ impl EncoderConfig {
             let advice = "use a model whose rotary embeddings have pairs of elements";
             return Err(file.error(architecture.heads_field(), &expected, advice));
         }
-        let head = has_head.then(|| HeadConfig::parse(file, architecture)).transpose()?;
+        let head = has_head.then(|| HeadConfig::parse(file, sentence, architecture)).transpose()?;
         Ok(Self { head, ..config })
     }
 }
@@ -117,8 +120,8 @@ pub(crate) fn parse_activation(file: &JsonFile, field: &str) -> Result<Activatio
 
 /// BERT (Devlin et al., arXiv:1810.04805) and `RoBERTa` (arXiv:1907.11692).
 fn parse_bert(file: &JsonFile, architecture: Architecture) -> Result<EncoderConfig, LoadError> {
-    let kind = file.text("position_embedding_type")?.unwrap_or("absolute");
-    if kind != "absolute" {
+    let scheme = file.text("position_embedding_type")?.unwrap_or("absolute");
+    if scheme != "absolute" {
         let advice = "use a model with absolute positions";
         return Err(file.error("position_embedding_type", "absolute", advice));
     }
@@ -185,7 +188,7 @@ mod tests {
         "hidden_act": "gelu", "pad_token_id": 1}"#;
 
     fn parse(text: &str) -> Result<EncoderConfig, LoadError> {
-        EncoderConfig::parse(&JsonFile::parse("config.json".to_owned(), text.as_bytes()).unwrap())
+        EncoderConfig::parse(&JsonFile::parse("config.json".to_owned(), text.as_bytes()).unwrap(), None)
     }
 
     #[test]
@@ -212,7 +215,7 @@ mod tests {
             ("\"vocab_size\": 100, ", "", "`vocab_size`: found nothing"),
             ("\"pad_token_id\": 1", "\"position_embedding_type\": \"relative_key\"", "`position_embedding_type`"),
             ("BertModel", "LlamaForCausalLM", "`architectures`: found [\"LlamaForCausalLM\"]"),
-            ("BertModel", "BertForTokenClassification", "`architectures`"),
+            ("BertModel", "BertGenerationEncoder", "`architectures`"),
         ] {
             let error = parse(&BERT.replace(from, to)).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");

@@ -44,8 +44,9 @@ pub(crate) const TOKENS_MAX: usize = 1 << 20;
 pub struct CpuOptions {
     /// Number of threads; `None` for one a core that this process may use.
     pub threads: Option<usize>,
-    /// Maximum number of tokens of a batch. Scratch memory of about `(5 × hidden + intermediate) × 4`
-    /// bytes a token is reserved.
+    /// Maximum number of tokens of a batch. For each, scratch memory of
+    /// `(2 × hidden + max(3 × hidden, inner)) × 4` bytes is reserved, where `inner` is the
+    /// intermediate size, or twice as much in `ModernBERT`.
     pub tokens_max: usize,
 }
 

@@ -1,8 +1,10 @@
 //! Files of a model directory, read with a bound on their size.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
 
 use crate::error::LoadError;
 use crate::json::JsonFile;
@@ -10,8 +12,8 @@ use crate::json::JsonFile;
 /// Maximum size of a JSON file other than the two below. The largest field of a published
 /// `config.json` is `id2label`, with about 30 bytes for each of at most 100 000 labels.
 const JSON_BYTES_MAX: u64 = 4 << 20;
-/// Maximum size of `tokenizer.json`: the largest published ones, of 256 000 tokens with their merges,
-/// have 33 MiB (Gemma 3).
+/// Maximum size of `tokenizer.json`: the largest published ones, of 256 000 tokens with their
+/// merges, have 33 MiB (Gemma 3).
 pub(crate) const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
 
 const READABLE: &str = "name the directory of a model in the format of Hugging Face that this process can read";
@@ -64,9 +66,12 @@ impl ModelDirectory {
         self.path(name).is_file()
     }
 
-    /// Returns the last component of the path, as a name of the model.
+    /// Returns the last component of the path, as a name of the model. A path such as `.` has none,
+    /// and its absolute path is used.
     pub(crate) fn name(&self) -> String {
-        self.root.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+        let absolute = || self.root.canonicalize().ok()?.file_name().map(std::ffi::OsStr::to_owned);
+        let name = self.root.file_name().map(std::ffi::OsStr::to_owned).or_else(absolute);
+        name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
     }
 
     /// Reads a file of at most `bytes_max` bytes. `None` if it does not exist.
@@ -78,9 +83,9 @@ impl ModelDirectory {
             expected,
             advice,
         };
-        let file = match File::open(self.path(name)) {
+        let file = match open_file(&self.path(name)) {
             Ok(file) => file,
-            Err(broken) if broken.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(broken) if broken.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(broken) => return Err(error(broken.to_string(), "a readable file".to_owned(), READABLE)),
         };
         let mut bytes = Vec::new();
@@ -118,9 +123,39 @@ impl ModelDirectory {
     }
 }
 
+/// Opens a regular file for reading. The opening of a FIFO would wait for its writer otherwise.
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
+    let file = File::from(rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?);
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_opening_of_a_fifo_does_not_wait() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.json");
+        let mode = Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let directory = ModelDirectory::open(folder.path()).unwrap();
+        let error = directory.json_required("config.json").unwrap_err();
+        assert_eq!(error.found, "not a regular file");
+    }
+
+    #[test]
+    fn a_relative_directory_has_a_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("model/1_Pooling");
+        std::fs::create_dir_all(&inner).unwrap();
+        assert_eq!(ModelDirectory::open(&inner.join("..")).unwrap().name(), "model");
+        assert_eq!(ModelDirectory::open(&folder.path().join("model")).unwrap().name(), "model");
+        assert_ne!(ModelDirectory::open(Path::new(".")).unwrap().name(), "");
+    }
 
     #[test]
     fn a_path_out_of_the_directory_is_refused() {

@@ -137,10 +137,11 @@ pub struct ExecutorReport {
     pub threads: usize,
     /// Maximum number of tokens of a batch.
     pub tokens_max: usize,
-    /// Memory of the packed weights in bytes, without the mapped files.
+    /// Memory of the packed weights in bytes, without the files of the model.
     pub weight_bytes: usize,
     /// Scratch memory in bytes.
     pub scratch_bytes: usize,
-    /// Size of the mapped files in bytes. The page cache has the part that is in use.
+    /// Size of the files with weights in bytes. Embeddings are read from them on demand: the page
+    /// cache has the part that is in use.
     pub mapped_bytes: usize,
 }

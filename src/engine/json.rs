@@ -54,6 +54,16 @@ impl JsonFile {
         self.value.get(field).filter(|value| !value.is_null())
     }
 
+    /// Names of all fields, with those of null ones.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = &str> {
+        self.value.as_object().into_iter().flat_map(|object| object.keys()).map(String::as_str)
+    }
+
+    /// Returns `true` for a field that is not absent. It may be null.
+    pub(crate) fn has(&self, field: &str) -> bool {
+        self.value.get(field).is_some()
+    }
+
     /// Returns a field that is an object.
     pub(crate) fn object(&self, field: &str) -> Result<Option<Self>, LoadError> {
         match self.get(field) {
@@ -67,14 +77,15 @@ impl JsonFile {
         }
     }
 
-    /// Returns the elements of a file that is an array.
-    pub(crate) fn elements(&self) -> Result<Vec<Self>, LoadError> {
-        let Some(elements) = self.value.as_array() else {
+    /// Returns the elements of a file that is an array of at most `count_max` elements.
+    pub(crate) fn elements(&self, count_max: usize) -> Result<Vec<Self>, LoadError> {
+        let elements = self.value.as_array().filter(|elements| elements.len() <= count_max);
+        let Some(elements) = elements else {
             return Err(LoadError {
                 file: self.file.clone(),
                 place: "the file".to_owned(),
                 found: quote(&self.value),
-                expected: "an array".to_owned(),
+                expected: format!("an array of at most {count_max} elements"),
                 advice: PUBLISHED,
             });
         };
@@ -148,6 +159,23 @@ mod tests {
         assert!(file.text("text").is_err() && file.flag("text").is_err() && file.object("text").is_err());
         assert!(file.size_required("absent", 1..=2).unwrap_err().found == "nothing");
         assert_eq!(file.number("hidden_size", 0.0..=1e31).unwrap(), Some(1e30));
+    }
+
+    #[test]
+    fn an_array_has_a_limit() {
+        let file = file("[{\"a\": 1}, {}]");
+        assert_eq!(file.elements(2).unwrap().len(), 2);
+        assert!(file.elements(1).unwrap_err().to_string().contains("an array of at most 1 elements"));
+    }
+
+    #[test]
+    fn an_absent_field_is_not_a_null_one() {
+        let file = file(r#"{"a": null, "b": 1}"#);
+        assert_eq!(
+            ["a", "b", "c"].map(|field| (file.has(field), file.get(field).is_some())),
+            [(true, false), (true, true), (false, false)]
+        );
+        assert_eq!(file.fields().collect::<Vec<_>>(), ["a", "b"]);
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl BatchLimits {
         }
         let is_below = |value: u32, count: usize| usize::try_from(value).is_ok_and(|value| value < count);
         let mut tokens = batch.ids().iter().zip(batch.type_ids());
-        match tokens.position(|(id, kind)| !is_below(*id, self.vocabulary) || !is_below(*kind, self.types)) {
+        match tokens.position(|(id, type_id)| !is_below(*id, self.vocabulary) || !is_below(*type_id, self.types)) {
             Some(token) => Err(ExecuteError::UnknownToken { token }),
             None => Ok(()),
         }

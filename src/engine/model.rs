@@ -10,7 +10,7 @@ use crate::sentence::{Prompts, SentenceConfig};
 use crate::tokenize::TextTokenizer;
 use crate::weights::ModelWeights;
 
-/// An encoder: its shape, its tokenizer and its weights in mapped files. An executor such as
+/// An encoder: its shape, its tokenizer and its weights in open files. An executor such as
 /// [`crate::CpuExecutor`] is created from it.
 #[derive(Debug)]
 pub struct Model {
@@ -28,10 +28,11 @@ pub struct Model {
 impl Model {
     /// Opens a directory in the format of Hugging Face: `config.json`, `tokenizer.json`, weights as
     /// safetensors in one file or several with an index, and the files of sentence-transformers if
-    /// it has them. Weights are mapped and not read.
+    /// it has them. Weights are read when an executor is created, and embeddings on demand.
     ///
-    /// The files must not be changed while the model is in use. To update a model, write another
-    /// directory, or rename files into place.
+    /// To update a model, write another directory, or rename files into place. A file that is
+    /// changed while the model is in use gives wrong results, and one that is truncated gives
+    /// errors.
     ///
     /// # Errors
     /// A file is missing, damaged or larger than its bound, or has an architecture, an option or a
@@ -39,9 +40,13 @@ impl Model {
     pub fn open(path: &Path) -> Result<Self, LoadError> {
         let root = ModelDirectory::open(path)?;
         let sentence = SentenceConfig::parse(&root)?;
-        let config = EncoderConfig::parse(&sentence.encoder.json_required("config.json")?)?;
+        let file = sentence.encoder.json_required("config.json")?;
+        let mut config = EncoderConfig::parse(&file, sentence.file.as_ref())?;
         let tokenizer = TextTokenizer::load(&config, &sentence)?;
         let weights = ModelWeights::open(&sentence.encoder)?;
+        // Encoders for embeddings often keep the name of the architecture that they were trained
+        // from.
+        config.head = config.head.filter(|_| weights.has(config.architecture.classifier_tensor()));
         let SentenceConfig { pooling, normalizes, prompts, .. } = sentence;
         Ok(Self { name: root.name(), config, pooling, normalizes, prompts, tokenizer, weights })
     }
@@ -58,7 +63,7 @@ impl Model {
         &self.config
     }
 
-    /// Classification head; `None` for a model that only embeds.
+    /// Classification head; `None` for a model that only embeds, or whose files lack its weights.
     #[must_use]
     pub fn head(&self) -> Option<&HeadConfig> {
         self.config.head.as_ref()

@@ -1,9 +1,12 @@
 //! The files of sentence-transformers: modules, pooling, length, and prompts.
 
+mod transformer;
+
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use self::transformer::TransformerSettings;
 use crate::directory::ModelDirectory;
 use crate::error::LoadError;
 use crate::json::JsonFile;
@@ -13,20 +16,6 @@ use crate::pooling::Pooling;
 const MODULES_MAX: usize = 16;
 /// Maximum number of named prompts. Published models have at most about twenty.
 const PROMPTS_MAX: usize = 1024;
-/// Maximum length of a sequence that a file may state, as that of positions.
-const LENGTH_MAX: usize = 1 << 20;
-
-/// Files with the length of sequences, in the order in which sentence-transformers searches them.
-const LENGTH_FILES: [&str; 7] = [
-    "sentence_bert_config.json",
-    "sentence_roberta_config.json",
-    "sentence_distilbert_config.json",
-    "sentence_camembert_config.json",
-    "sentence_albert_config.json",
-    "sentence_xlm-roberta_config.json",
-    "sentence_xlnet_config.json",
-];
-
 const UNSUPPORTED: &str = "use a model without it";
 
 /// What the files of sentence-transformers add to an encoder.
@@ -39,9 +28,11 @@ pub(crate) struct SentenceConfig {
     pub(crate) normalizes: bool,
     /// Maximum number of tokens of a sequence.
     pub(crate) length_max: Option<usize>,
-    /// Whether texts are lowercased before the tokenizer.
+    /// Whether texts are converted to lowercase before other normalizers.
     pub(crate) lowercases: bool,
     pub(crate) prompts: Prompts,
+    /// `config_sentence_transformers.json`.
+    pub(crate) file: Option<JsonFile>,
 }
 
 /// Texts that are put in front of inputs, by name.
@@ -99,26 +90,16 @@ impl SentenceConfig {
             length_max: None,
             lowercases: false,
             prompts: Prompts::default(),
+            file: root.json("config_sentence_transformers.json")?,
         };
         if let Some(modules) = root.json("modules.json")? {
-            let elements = modules.elements()?;
-            if elements.len() > MODULES_MAX {
-                let advice = "use the file that was published with the model";
-                return Err(modules.error("", &format!("at most {MODULES_MAX} modules"), advice));
-            }
-            elements.iter().try_for_each(|module| config.add_module(root, module))?;
+            modules.elements(MODULES_MAX)?.iter().try_for_each(|module| config.add_module(root, module))?;
         }
-        if let Some(file) = root.json("config_sentence_transformers.json")? {
-            config.prompts = Prompts::parse(&file)?;
+        if let Some(file) = &config.file {
+            config.prompts = Prompts::parse(file)?;
         }
-        for name in LENGTH_FILES {
-            if let Some(file) = config.encoder.json(name)? {
-                config.length_max = file.size("max_seq_length", 1..=LENGTH_MAX)?;
-                config.lowercases = file.flag("do_lower_case")?.unwrap_or(false);
-                break;
-            }
-        }
-        Ok(config)
+        let TransformerSettings { length_max, lowercases } = TransformerSettings::read(&config.encoder)?;
+        Ok(Self { length_max, lowercases, ..config })
     }
 
     /// Applies a row of `modules.json`. Its type is a path of Python, whose first parts differ by
@@ -208,7 +189,8 @@ mod tests {
     fn modules_choose_pooling_and_scaling() {
         let pooling = r#"{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}"#;
         let length = r#"{"max_seq_length": 256, "do_lower_case": true}"#;
-        let files = [("modules.json", MODULES), ("1_Pooling/config.json", pooling), (LENGTH_FILES[0], length)];
+        let files =
+            [("modules.json", MODULES), ("1_Pooling/config.json", pooling), ("sentence_bert_config.json", length)];
         let config = parse(&files).unwrap();
         assert_eq!((config.pooling, config.normalizes), (Pooling::First, true));
         assert_eq!((config.length_max, config.lowercases), (Some(256), true));

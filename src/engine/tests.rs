@@ -3,10 +3,14 @@
 mod cuda;
 mod damaged;
 mod golden;
+mod hostile;
 mod invariance;
 mod minilm;
+mod tokenizers;
 
 use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
 
 use crate::{CpuExecutor, CpuOptions, Executor, Model, OutputKind, PackedBatch, SequenceOutput, TokenSequence};
 
@@ -27,6 +31,26 @@ const MODELS: [&str; 8] = [
 
 fn goldens() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens")
+}
+
+/// Returns a copy of a model.
+fn copy_of(name: &str) -> TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    copy_folder(&goldens().join(name), copy.path());
+    copy
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_folder(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).unwrap();
+        }
+    }
 }
 
 fn read_json(path: &Path) -> serde_json::Value {

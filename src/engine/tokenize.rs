@@ -1,21 +1,28 @@
 //! Tokenizers of models: texts and pairs to sequences of token ids, and back.
 
 mod detail;
+mod file;
+mod settings;
 mod truncate;
 
 use std::fmt;
 
-use serde_json::Value;
 use tokenizers::utils::truncation::TruncationDirection;
 use tokenizers::{PostProcessor as _, Tokenizer};
 
 pub use self::detail::{OffsetUnit, TokenDetail};
-use crate::config::{EncoderConfig, PositionScheme};
-use crate::directory::{ModelDirectory, TOKENIZER_BYTES_MAX};
+use self::settings::TokenizerSettings;
+use crate::config::{EncoderConfig, POSITIONS_MAX, PositionScheme};
+use crate::directory::TOKENIZER_BYTES_MAX;
 use crate::error::LoadError;
 use crate::sentence::SentenceConfig;
 
 const FILE: &str = "tokenizer.json";
+
+/// Maximum size of a text in bytes: 64 for each of the positions that a model can have at most,
+/// where tokens of natural language have about 4. Work and memory of a tokenizer grow with the
+/// text, also if most of its tokens are left out.
+const TEXT_BYTES_MAX: usize = 64 * POSITIONS_MAX;
 
 /// Tokens of one input, ready for an executor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +37,6 @@ pub struct TokenSequence {
 pub struct TextTokenizer {
     tokenizer: Tokenizer,
     direction: TruncationDirection,
-    lowercases: bool,
     vocabulary: usize,
     types: usize,
     tokens_max: usize,
@@ -86,7 +92,8 @@ impl TokenSequence {
         self.ids.len()
     }
 
-    /// Returns `true` if there is no token. The encoders of this crate never return such a sequence.
+    /// Returns `true` if there is no token. The encoders of this crate never return such a
+    /// sequence.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
@@ -102,34 +109,38 @@ impl TokenSequence {
 // === impl TextTokenizer ===
 
 impl TextTokenizer {
-    /// Reads `tokenizer.json`. Its own truncation and padding are ignored: they are often leftovers
-    /// of training, and differ from those of the model.
+    /// Reads `tokenizer.json` and applies the settings of `tokenizer_config.json`. The length of
+    /// its own truncation and its padding are ignored: they are often leftovers of training, and
+    /// differ from those of the model.
     pub(crate) fn load(config: &EncoderConfig, sentence: &SentenceConfig) -> Result<Self, LoadError> {
         let directory = &sentence.encoder;
         let bytes = directory.read_required(FILE, TOKENIZER_BYTES_MAX)?;
-        let error = |found: String| LoadError {
+        let error = |(found, place): (String, &str)| LoadError {
             file: directory.path(FILE).display().to_string(),
-            place: "the file".to_owned(),
+            place: place.to_owned(),
             found,
             expected: "a tokenizer in the format of Hugging Face".to_owned(),
             advice: "use the `tokenizer.json` of the model",
         };
-        let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|broken| error(broken.to_string()))?;
-        tokenizer.with_padding(None);
-        tokenizer.with_truncation(None).map_err(|broken| error(broken.to_string()))?;
-        let (model_length, direction) = parse_tokenizer_config(directory)?;
+        let file::TokenizerFile { mut tokenizer, direction } = file::parse(&bytes).map_err(error)?;
+        let settings = TokenizerSettings::read(directory, config.architecture)?;
+        let failed = |broken: tokenizers::Error| error((broken.to_string(), "field `normalizer`"));
+        settings.apply(&mut tokenizer).map_err(failed)?;
+        if sentence.lowercases {
+            settings::add_lowercase(&mut tokenizer).map_err(failed)?;
+        }
+        file::check(&tokenizer).map_err(error)?;
         // sentence-transformers takes the length of its own file before that of the tokenizer. More
         // tokens than positions would fail there.
-        let length = sentence.length_max.or(model_length).unwrap_or(usize::MAX);
+        let length = sentence.length_max.or(settings.length).unwrap_or(usize::MAX);
         Ok(Self {
             tokenizer,
-            direction,
-            lowercases: sentence.lowercases,
+            direction: settings.direction.or(direction).unwrap_or(TruncationDirection::Right),
             vocabulary: config.vocabulary,
             types: match config.positions {
-                PositionScheme::Absolute => config.types,
-                // The tokenizers of RoBERTa have no segment types in the `transformers` library.
-                PositionScheme::AfterPadding { .. } | PositionScheme::Rotary(_) => 1,
+                PositionScheme::Absolute if settings.uses_types => config.types,
+                // The layers of RoBERTa have one segment type, those of ModernBERT none.
+                _ => 1,
             },
             tokens_max: length.min(config.positions_max),
         })
@@ -147,9 +158,9 @@ impl TextTokenizer {
         self.vocabulary
     }
 
-    /// Encodes a text with the tokens that the model adds. If it is too long and `truncates`, tokens
-    /// at its end are left out, or at its beginning if `tokenizer_config.json` has
-    /// `truncation_side: left`.
+    /// Encodes a text with the tokens that the model adds. If it is too long and `truncates`,
+    /// tokens at its end are left out, or at its beginning if the files of the tokenizer state so
+    /// (`truncation_side: left`).
     ///
     /// # Errors
     /// The text is too long and `truncates` is false, or it cannot be encoded.
@@ -190,7 +201,8 @@ impl TextTokenizer {
     /// # Errors
     /// The decoder of the tokenizer fails.
     pub fn decode(&self, ids: &[u32], skips_special: bool) -> Result<String, TokenError> {
-        self.tokenizer.decode(ids, skips_special).map_err(|error| TokenError::Tokenizer(error.to_string()))
+        let decode = || self.tokenizer.decode(ids, skips_special);
+        file::catch_panic(|| decode().map_err(|error| TokenError::Tokenizer(error.to_string())))
     }
 
     /// Returns every token of a text, of any length, with its position in the text.
@@ -203,15 +215,27 @@ impl TextTokenizer {
         adds_special: bool,
         unit: OffsetUnit,
     ) -> Result<Vec<TokenDetail>, TokenError> {
-        detail::list_tokens(&self.tokenizer, &self.prepare(text), adds_special, unit)
+        check_size(text)?;
+        file::catch_panic(|| detail::list_tokens(&self.tokenizer, text, adds_special, unit))
     }
 
     fn encode(&self, first: &str, second: Option<&str>, truncates: bool) -> Result<TokenSequence, TokenError> {
+        check_size(first)?;
+        check_size(second.unwrap_or_default())?;
+        file::catch_panic(|| self.encode_unchecked(first, second, truncates))
+    }
+
+    fn encode_unchecked(
+        &self,
+        first: &str,
+        second: Option<&str>,
+        truncates: bool,
+    ) -> Result<TokenSequence, TokenError> {
         let failed = |error: tokenizers::Error| TokenError::Tokenizer(error.to_string());
-        let encode = |text: &str| self.tokenizer.encode_fast(&*self.prepare(text), false).map_err(failed);
+        let encode = |text: &str| self.tokenizer.encode_fast(text, false).map_err(failed);
         let first = encode(first)?;
         let second = second.map(encode).transpose()?.map(|mut second| {
-            // A post-processor of the kind `BertProcessing` keeps the segment types of its input.
+            // The post-processor `BertProcessing` keeps the segment types of its input.
             second.set_type_ids(vec![1; second.len()]);
             second
         });
@@ -228,10 +252,6 @@ impl TextTokenizer {
         self.checked(TokenSequence { ids, type_ids, is_truncated })
     }
 
-    fn prepare<'a>(&self, text: &'a str) -> std::borrow::Cow<'a, str> {
-        if self.lowercases { text.to_lowercase().into() } else { text.into() }
-    }
-
     /// Checks that every token has its embeddings.
     fn checked(&self, mut sequence: TokenSequence) -> Result<TokenSequence, TokenError> {
         if sequence.ids.is_empty() {
@@ -246,7 +266,7 @@ impl TextTokenizer {
             return Err(TokenError::UnknownId { id, position, vocabulary: self.vocabulary });
         }
         let last = u32::try_from(self.types).unwrap_or(u32::MAX).saturating_sub(1);
-        sequence.type_ids.iter_mut().for_each(|kind| *kind = (*kind).min(last));
+        sequence.type_ids.iter_mut().for_each(|type_id| *type_id = (*type_id).min(last));
         Ok(sequence)
     }
 }
@@ -262,15 +282,10 @@ impl fmt::Debug for TextTokenizer {
     }
 }
 
-/// Reads the maximum length and the side of truncation from `tokenizer_config.json`. Files state a
-/// length of 1e30 for a tokenizer without a limit.
-fn parse_tokenizer_config(directory: &ModelDirectory) -> Result<(Option<usize>, TruncationDirection), LoadError> {
-    let Some(file) = directory.json("tokenizer_config.json")? else { return Ok((None, TruncationDirection::Right)) };
-    let length = file.get("model_max_length").and_then(Value::as_u64).and_then(|length| usize::try_from(length).ok());
-    let direction = match file.text("truncation_side")? {
-        None | Some("right") => TruncationDirection::Right,
-        Some("left") => TruncationDirection::Left,
-        Some(_) => return Err(file.error("truncation_side", "left or right", "use the file of the model")),
-    };
-    Ok((length.filter(|length| *length > 0), direction))
+fn check_size(text: &str) -> Result<(), TokenError> {
+    if text.len() <= TEXT_BYTES_MAX {
+        return Ok(());
+    }
+    let bytes = text.len();
+    Err(TokenError::Tokenizer(format!("the text has {bytes} bytes, of at most {TEXT_BYTES_MAX}: shorten it")))
 }

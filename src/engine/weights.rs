@@ -1,19 +1,20 @@
-//! Weights of a model, in memory-mapped files of the format safetensors.
+//! Weights of a model, in files of the format safetensors.
 
 mod encoder;
-mod map;
+mod file;
 mod names;
 mod tensor;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use safetensors::SafeTensors;
+use safetensors::tensor::Metadata;
 use serde_json::Value;
 
 pub(crate) use self::encoder::{EncoderTensors, HeadTensors, LayerTensors, LinearTensors, NormTensors};
-use self::map::FileMap;
+use self::file::WeightFile;
 pub(crate) use self::tensor::{WeightTensor, WeightType};
 use crate::directory::ModelDirectory;
 use crate::error::LoadError;
@@ -21,7 +22,8 @@ use crate::error::LoadError;
 /// Maximum size of the header of a file. A tensor takes about 150 bytes; the largest published
 /// encoders have about a thousand.
 const HEADER_BYTES_MAX: u64 = 16 << 20;
-/// Maximum number of files of a model. Files have several GB each, so this is far above any encoder.
+/// Maximum number of files of a model. Files have several GB each, so this is far above any
+/// encoder.
 const SHARDS_MAX: usize = 256;
 
 const SINGLE: &str = "model.safetensors";
@@ -32,36 +34,38 @@ const PUBLISHED: &str = "use the weights that were published with `config.json`;
 #[derive(Debug)]
 pub(crate) struct ModelWeights {
     tensors: HashMap<String, TensorEntry>,
-    /// The file that messages name where no tensor is.
-    main: String,
-    bytes: usize,
+    files: Vec<Arc<WeightFile>>,
+    /// The file that errors name for an absent tensor.
+    error_path: String,
 }
 
 #[derive(Debug)]
 struct TensorEntry {
-    file: Arc<FileMap>,
-    kind: Result<WeightType, String>,
+    file: Arc<WeightFile>,
+    /// `Err` with the name of a type that is not supported.
+    dtype: Result<WeightType, String>,
     shape: Vec<usize>,
-    start: usize,
-    end: usize,
+    /// Positions in the file.
+    bytes: Range<u64>,
 }
 
 // === impl ModelWeights ===
 
 impl ModelWeights {
-    /// Maps `model.safetensors`, or the files that `model.safetensors.index.json` lists.
+    /// Opens `model.safetensors`, or the files that `model.safetensors.index.json` lists.
     pub(crate) fn open(directory: &ModelDirectory) -> Result<Self, LoadError> {
-        let main = directory.path(SINGLE);
-        let mut weights = Self { tensors: HashMap::new(), main: main.display().to_string(), bytes: 0 };
+        let single = directory.path(SINGLE);
+        let error_path = single.display().to_string();
+        let mut weights = Self { tensors: HashMap::new(), files: Vec::new(), error_path };
         if directory.has(SINGLE) {
-            weights.add_file(&main)?;
+            weights.add_file(&single)?;
             return Ok(weights);
         }
         let Some(index) = directory.json(INDEX)? else {
             let advice = "download the weights as safetensors; files of PyTorch (.bin) are not read";
             return Err(weights.error("the file", "no such file", &format!("the weights, or {INDEX}"), advice));
         };
-        index.file().clone_into(&mut weights.main);
+        index.file().clone_into(&mut weights.error_path);
         let files = index.get("weight_map").and_then(Value::as_object).map(|map| map.values());
         let mut names: Vec<&str> = files.into_iter().flatten().filter_map(Value::as_str).collect();
         names.sort_unstable();
@@ -89,40 +93,53 @@ impl ModelWeights {
             expected: "weights in the format safetensors".to_owned(),
             advice: PUBLISHED,
         };
-        let file = Arc::new(FileMap::open(path).map_err(|broken| error(broken.to_string()))?);
-        let bytes = file.bytes();
-        let header = bytes.first_chunk::<8>().map(|length| u64::from_le_bytes(*length));
-        if header.is_none_or(|length| length > HEADER_BYTES_MAX) {
-            return Err(error(format!("a header of more than {HEADER_BYTES_MAX} bytes, or none")));
-        }
-        let (header, metadata) = SafeTensors::read_metadata(bytes).map_err(|broken| error(broken.to_string()))?;
-        // `data_offsets` are relative to the end of the header.
-        let data = header.saturating_add(8);
+        let file = Arc::new(WeightFile::open(path).map_err(|broken| error(broken.to_string()))?);
+        let (data, metadata) = read_header(&file).map_err(error)?;
         for (tensor, info) in metadata.tensors() {
+            let position = |offset: usize| data.saturating_add(u64::try_from(offset).unwrap_or(u64::MAX));
             let (start, end) = info.data_offsets;
             let entry = TensorEntry {
                 file: Arc::clone(&file),
-                kind: WeightType::from_dtype(info.dtype),
+                dtype: WeightType::from_dtype(info.dtype),
                 shape: info.shape.clone(),
-                start: data.saturating_add(start),
-                end: data.saturating_add(end),
+                bytes: position(start)..position(end),
             };
-            self.tensors.insert(tensor, entry);
+            let place = format!("tensor `{tensor}`");
+            if let Some(other) = self.tensors.insert(tensor, entry) {
+                let found = format!("another one in {}", other.file.name());
+                let expected = "one file for each tensor".to_owned();
+                return Err(LoadError { place, expected, ..error(found) });
+            }
         }
-        self.bytes = self.bytes.saturating_add(bytes.len());
+        self.files.push(file);
         Ok(())
     }
 
-    /// Size of the mapped files in bytes.
+    /// Size of the files in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        let bytes: u64 = self.files.iter().map(|file| file.bytes()).sum();
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
+    /// Returns the first failure of a read, for an executor that has read all its weights.
+    pub(crate) fn check_reads(&self) -> Result<(), LoadError> {
+        let failed = self.files.iter().find_map(|file| file.failure().map(|reason| (file.name(), reason)));
+        failed.map_or(Ok(()), |(name, reason)| {
+            Err(LoadError {
+                file: name.to_owned(),
+                place: "the file".to_owned(),
+                found: reason.to_owned(),
+                expected: "the tensors that the header of the file lists".to_owned(),
+                advice: "do not change files of a model that is in use: write another directory",
+            })
+        })
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
     }
 
-    /// Returns a tensor, whose shape must be the given one.
+    /// Returns a tensor, which must have the given shape.
     pub(crate) fn tensor(&self, name: &str, shape: &[usize]) -> Result<WeightTensor, LoadError> {
         let place = format!("tensor `{name}`");
         let expected = format!("shape {shape:?} of F32, F16 or BF16");
@@ -136,21 +153,45 @@ impl ModelWeights {
             expected: expected.clone(),
             advice: PUBLISHED,
         };
-        let kind = entry.kind.clone().map_err(|kind| error(&format!("shape {:?} of {kind}", entry.shape)))?;
+        let dtype = entry.dtype.clone().map_err(|dtype| error(&format!("shape {:?} of {dtype}", entry.shape)))?;
         if entry.shape != shape {
-            return Err(error(&format!("shape {:?} of {kind:?}", entry.shape)));
+            return Err(error(&format!("shape {:?} of {dtype:?}", entry.shape)));
         }
-        WeightTensor::new(&entry.file, entry.start..entry.end, kind, shape)
+        WeightTensor::new(&entry.file, entry.bytes.clone(), dtype, shape)
             .ok_or_else(|| error("fewer bytes than the shape needs"))
     }
 
     fn error(&self, place: &str, found: &str, expected: &str, advice: &'static str) -> LoadError {
         LoadError {
-            file: self.main.clone(),
+            file: self.error_path.clone(),
             place: place.to_owned(),
             found: found.to_owned(),
             expected: expected.to_owned(),
             advice,
         }
     }
+}
+
+/// Reads the header of a file: its length in eight bytes, then JSON, where `data_offsets` are
+/// relative to its end. Returns the position of this end. An error is what was found.
+fn read_header(file: &WeightFile) -> Result<(u64, Metadata), String> {
+    let mut length = [0; 8];
+    file.read(0, &mut length).map_err(|error| error.to_string())?;
+    let length = u64::from_le_bytes(length);
+    let Some(size) = usize::try_from(length).ok().filter(|_| length <= HEADER_BYTES_MAX) else {
+        return Err(format!("a header of more than {HEADER_BYTES_MAX} bytes"));
+    };
+    let data = length.saturating_add(8);
+    if data > file.bytes() {
+        return Err("a header that is longer than the file".to_owned());
+    }
+    let mut header = vec![0; size];
+    file.read(8, &mut header).map_err(|error| error.to_string())?;
+    // Its offsets are checked against the shapes, and begin at zero without gaps.
+    let metadata: Metadata = serde_json::from_slice(&header).map_err(|error| error.to_string())?;
+    let end = metadata.tensors().values().map(|info| info.data_offsets.1).max().unwrap_or_default();
+    if u64::try_from(end).ok().and_then(|end| data.checked_add(end)) != Some(file.bytes()) {
+        return Err(format!("{} bytes, of {data} and {end} that its header states", file.bytes()));
+    }
+    Ok((data, metadata))
 }

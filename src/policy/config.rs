@@ -51,14 +51,17 @@ pub use env::{ControllerPodInfo, MachineLimits, Overrides, PodInfo, SettingSourc
 pub use file::{LoadError, LoadedPolicy, Origin, load, read, read_text};
 pub use finding::{ConfigErrors, Finding, Notice};
 pub use policy::{
-    DeadlineConfig, DownstreamHttp2, DownstreamLimits, DownstreamTls, DrainConfig, FailureHandling, Limits,
-    LimitsOverride, LogConfig, MergeNames, Policy, Priority, PriorityClass, ProcessConfig, ProcessLimits, Route,
-    SchedulingConfig,
+    DeadlineConfig, DownstreamHttp2, DownstreamLimits, DownstreamTls, DrainConfig, EngineConfig, FailureHandling,
+    Limits, LimitsOverride, LogConfig, MergeNames, Policy, Priority, PriorityClass, ProcessConfig, ProcessLimits,
+    Route, SchedulingConfig,
 };
 pub use tuned::TunedValues;
 pub use units::{Share, format_duration, format_size, parse_duration, parse_share, parse_size};
 pub use upstream::{UpstreamAddress, UpstreamConnection, UpstreamTls};
 pub use validate::{EXIT_FINDINGS, ValidationReport, validate};
+
+use crate::api::v1alpha1::MergeRule;
+use crate::protocol::RouteProtocol;
 
 /// Exit code of a start that fails because of its configuration: `EX_CONFIG` of `sysexits.h`.
 pub const EXIT_CONFIG: u8 = 78;
@@ -91,6 +94,15 @@ impl Policy {
     #[must_use]
     pub fn effective(&self) -> &[Setting] {
         &self.settings
+    }
+
+    /// Returns the rule for merging and the protocol of calls that no route of the policy matches.
+    #[must_use]
+    pub fn default_rules(&self) -> (MergeRule, RouteProtocol) {
+        match self.engine {
+            Some(_) => (MergeRule::Always, RouteProtocol::Tei),
+            None => (MergeRule::Auto, RouteProtocol::Auto),
+        }
     }
 
     /// Returns this policy in mode `Passthrough`. `reason` becomes the source of every mode.

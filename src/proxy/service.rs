@@ -1,5 +1,8 @@
 //! The path of a recognised call: its body is read, the call is queued, and it is answered with the
 //! result of its batch, of an unbatched execution, or with a failure.
+//!
+//! `routing` decides by the head whether a call is recognised at all, and `preparation` parses a
+//! recognised one for the scheduler.
 
 mod preparation;
 mod routing;

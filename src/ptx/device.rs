@@ -14,6 +14,10 @@ const BLOCK_THREADS_MAX: u32 = 1024;
 /// Dynamic and static shared memory of a block: 99 KiB, that of compute capability 8.6 and 8.9. The
 /// PTX of 8.0 runs there too, and other capabilities from 8.0 on have more.
 const SHARED_BYTES_MAX: usize = 99 * 1024;
+/// Threads of a block in its third dimension, from the same table.
+const BLOCK_DEPTH_MAX: u32 = 64;
+/// Blocks of a grid in its second and third dimension, from the same table.
+const GRID_HEIGHT_MAX: u32 = 65_535;
 /// Blocks of a launch: more would take hours, and exceed the numbers that detect races.
 const BLOCKS_MAX: u64 = 1 << 24;
 /// Instructions of a launch: some minutes, and a hundred times the largest launch of the tests.
@@ -181,6 +185,14 @@ fn check_shape(kernel: &Kernel, shape: LaunchShape) -> Result<u64, FaultKind> {
     let (blocks, threads) = (count(shape.blocks), count(shape.threads));
     if blocks == 0 || blocks > BLOCKS_MAX {
         return bad(format!("a grid of {blocks} blocks, where 1 to {BLOCKS_MAX} are allowed"));
+    }
+    let [_, height, depth] = shape.blocks;
+    if height.max(depth) > GRID_HEIGHT_MAX {
+        return bad(format!("a grid of {height} by {depth} rows of blocks, where {GRID_HEIGHT_MAX} are allowed"));
+    }
+    let [_, _, depth] = shape.threads;
+    if depth > BLOCK_DEPTH_MAX {
+        return bad(format!("a block of {depth} layers of threads, where {BLOCK_DEPTH_MAX} are allowed"));
     }
     let threads_max = u64::from(kernel.threads_max.unwrap_or(BLOCK_THREADS_MAX));
     if threads == 0 || threads > threads_max {

@@ -12,7 +12,7 @@ mod shuffle;
 use crate::bits::{LANES, LaneValues, truncate};
 use crate::fault::LaneFault;
 use crate::instruction::{Operand, Operation, Register};
-use crate::memory::{GlobalMemory, SharedMemory};
+use crate::memory::{AccessOrigin, GlobalMemory, SharedMemory};
 use crate::warp::{BlockGeometry, Warp};
 
 /// The state that the warps of a block share.
@@ -24,6 +24,15 @@ pub(crate) struct BlockState<'a> {
     pub(crate) parameters: &'a [u8],
     pub(crate) global: &'a mut GlobalMemory,
     pub(crate) shared: SharedMemory,
+}
+
+// === impl BlockState ===
+
+impl BlockState<'_> {
+    /// Returns the origin of the accesses of a warp to global memory.
+    const fn origin(&self, warp: &Warp) -> AccessOrigin {
+        AccessOrigin { block: self.number, warp: warp.index, epoch: self.shared.epoch() }
+    }
 }
 
 /// Executes an instruction other than branches, returns and barriers, which the machine executes.
@@ -49,9 +58,7 @@ pub(crate) fn execute(
             warp.write(*target, &[from_bytes(bytes); LANES], active);
             Ok(())
         }
-        Operation::Load { space, scalar, targets, address } => {
-            memory_access::load(warp, block, (*space, *scalar), targets, *address, active)
-        }
+        Operation::Load { .. } => memory_access::load(warp, block, operation, active),
         Operation::Store { space, width, sources, address } => {
             memory_access::store(warp, block, (*space, *width), sources, *address, active)
         }
@@ -92,9 +99,9 @@ fn compute(warp: &Warp, geometry: &BlockGeometry, operation: &Operation) -> Opti
             let result = compare::compare(*comparison, *scalar, &a, &b);
             (*target, combination.map_or(result, |with| compare::combine(with, &result, &read(with.predicate))))
         }
-        Operation::Select { target, sources, predicate } => {
+        Operation::Select { width, target, sources, predicate } => {
             let ([a, b], chosen) = (sources.map(read), read(*predicate));
-            (*target, map3(&[a, b, chosen], |a, b, chosen| if chosen == 0 { b } else { a }))
+            (*target, map3(&[a, b, chosen], |a, b, chosen| truncate(if chosen == 0 { b } else { a }, *width)))
         }
         Operation::Convert { from, to, target, source } => (*target, convert::convert(*from, *to, &read(*source))),
         Operation::PackFloats { format, target, high, low } => {

@@ -92,6 +92,12 @@ pub enum FaultKind {
         /// Length of the access.
         bytes: usize,
     },
+    /// A read of a register that the lane has not written.
+    #[error("{register} is read before it is written")]
+    UnsetRegister {
+        /// Name of the register.
+        register: String,
+    },
     /// A read of bytes that an asynchronous copy writes, before the copy was waited for.
     #[error("{bytes} bytes at shared address {address:#x} are read before their asynchronous copy is waited for")]
     IncompleteCopy {
@@ -99,6 +105,22 @@ pub enum FaultKind {
         address: u64,
         /// Length of the access.
         bytes: usize,
+    },
+    /// A write of bytes that an asynchronous copy writes, before the copy was waited for.
+    #[error("{bytes} bytes at shared address {address:#x} are written while an asynchronous copy to them is pending")]
+    PendingCopy {
+        /// First byte.
+        address: u64,
+        /// Length of the access.
+        bytes: usize,
+    },
+    /// An asynchronous copy reads more than it writes, which PTX leaves undefined.
+    #[error("an asynchronous copy of {size} bytes reads {length}")]
+    CopyLength {
+        /// Bytes that are read.
+        length: usize,
+        /// Bytes that are written.
+        size: usize,
     },
     /// Accesses of two warps to shared memory without a barrier between them, one of them a write.
     #[error("shared address {address:#x}: {access} without a barrier after {other}")]
@@ -110,15 +132,22 @@ pub enum FaultKind {
         /// The access of the other warp.
         other: String,
     },
-    /// Accesses of two blocks to global memory, one of them a write.
+    /// Accesses of two blocks to global memory, or of two warps of a block without a barrier
+    /// between them, one of them a write.
     #[error("global address {address:#x}: {access} after {other}, in one launch")]
     GlobalRace {
         /// First location of the conflict.
         address: u64,
-        /// The access of this block.
+        /// The access of this warp.
         access: &'static str,
-        /// The access of the other block.
+        /// The access of the other block or warp.
         other: String,
+    },
+    /// A location is written in a launch that reads it through the cache for read-only data.
+    #[error("global address {address:#x} is written, and read by ld.global.nc, in one launch")]
+    ReadOnlyWrite {
+        /// The location.
+        address: u64,
     },
     /// Some lanes of a warp reach an instruction that needs all lanes that have not returned, or
     /// all lanes that it names.

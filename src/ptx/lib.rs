@@ -8,9 +8,11 @@
 //! |---|---|
 //! | bounds, alignment | an access outside of its memory, or not aligned to its length |
 //! | poison | a read of bytes that nothing has written |
-//! | copies | a read of bytes that an asynchronous copy has not written |
+//! | registers | a read of a register that the lane has not written |
+//! | copies | a read or write of bytes that a pending asynchronous copy writes |
 //! | shared races | accesses of two warps without a barrier between them, one of them a write |
-//! | global races | accesses of two blocks in one launch, one of them a write |
+//! | global races | the same in global memory, and accesses of two blocks in one launch |
+//! | constants | a write of what `ld.global.nc` reads in the same launch |
 //! | convergence | a barrier, shuffle or matrix instruction without the lanes that it needs |
 //!
 //! Warps run in lockstep: of the lanes of a warp, those with the smallest program counter go first,

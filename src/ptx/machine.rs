@@ -5,7 +5,7 @@ use groupage_batching::rng::SplitMix64;
 use crate::bits::index;
 use crate::execute::{BlockState, execute};
 use crate::fault::{DeviceFault, FaultKind, FaultLocation, LaneFault};
-use crate::instruction::{Instruction, Operation};
+use crate::instruction::{Instruction, Operand, Operation, Register};
 use crate::memory::{GlobalMemory, SharedMemory};
 use crate::parser::Kernel;
 use crate::warp::{BlockGeometry, Warp, WarpFragment};
@@ -68,7 +68,7 @@ impl GridLaunch<'_> {
     ) -> Result<(), DeviceFault> {
         let threads: u32 = self.threads.iter().product();
         let count = u8::try_from(threads.div_ceil(32)).unwrap_or(u8::MAX);
-        let new = |index| Warp::new(index, &state.geometry, self.kernel.register_count, self.kernel.local_bytes);
+        let new = |index| Warp::new(index, &state.geometry, self.kernel.register_names.len(), self.kernel.local_bytes);
         let mut running: Vec<Warp> = (0..count).map(new).collect();
         while !running.is_empty() {
             shuffle(&mut running, rng);
@@ -101,12 +101,35 @@ impl GridLaunch<'_> {
                 return Err(self.fault(instruction.line, warp, state, LaneFault::of_warp(kind)));
             }
             *instructions += 1;
-            let result = step(warp, state, instruction, fragment);
+            let result = self.active_lanes(warp, instruction, fragment.lanes);
+            let result = result.and_then(|active| step(warp, state, instruction, fragment, active));
             match result.map_err(|fault| self.fault(instruction.line, warp, state, fault))? {
                 StepResult::Continue => {}
                 StepResult::Barrier => return Ok(WarpStop::Barrier),
             }
         }
+    }
+
+    /// Returns the lanes whose guard holds. Fails if one of them has not written a register that
+    /// the instruction reads.
+    fn active_lanes(&self, warp: &Warp, instruction: &Instruction, lanes: u32) -> Result<u32, LaneFault> {
+        let mut unwritten = None;
+        let mut check = |register: Register, lanes: u32| match warp.unwritten(register, lanes) {
+            0 => {}
+            lanes => unwritten = unwritten.or(Some((register, lanes))),
+        };
+        if let Some(guard) = instruction.guard {
+            check(guard.predicate, lanes);
+        }
+        let active = lanes & instruction.guard.map_or(u32::MAX, |guard| warp.holds(guard));
+        instruction.operation.visit_sources(|operand| {
+            if let Operand::Register(register) = operand {
+                check(register, active);
+            }
+        });
+        let Some((register, lanes)) = unwritten else { return Ok(active) };
+        let name = self.kernel.register_names.get(register.0).cloned().unwrap_or_default();
+        Err(LaneFault::of_lane(lanes.trailing_zeros() as usize, FaultKind::UnsetRegister { register: name }))
     }
 
     fn fault(&self, line: usize, warp: &Warp, state: &BlockState<'_>, fault: LaneFault) -> DeviceFault {
@@ -133,14 +156,14 @@ fn take_first(fragments: &mut Vec<WarpFragment>) -> Option<WarpFragment> {
     Some(WarpFragment { at, lanes })
 }
 
-/// Executes one instruction with the lanes of a fragment that was taken from the warp.
+/// Executes one instruction with the active lanes of a fragment that was taken from the warp.
 fn step(
     warp: &mut Warp,
     state: &mut BlockState<'_>,
     instruction: &Instruction,
     fragment: WarpFragment,
+    active: u32,
 ) -> Result<StepResult, LaneFault> {
-    let active = fragment.lanes & instruction.guard.map_or(u32::MAX, |guard| warp.holds(guard));
     let next = fragment.at + 1;
     match &instruction.operation {
         Operation::Branch { target } => {

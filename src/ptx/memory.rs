@@ -1,5 +1,4 @@
-//! Device memory: global memory with bounds, poison and races between blocks; shared memory with
-//! races between warps; local memory of threads.
+//! Device memory: global and shared memory with bounds, poison and races; local memory of threads.
 
 mod poison;
 mod conflicts;
@@ -7,6 +6,7 @@ mod global;
 mod local;
 mod shared;
 
+pub(crate) use conflicts::AccessOrigin;
 pub use global::DevicePointer;
 pub(crate) use global::GlobalMemory;
 pub(crate) use local::LocalMemory;

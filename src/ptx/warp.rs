@@ -29,6 +29,8 @@ pub(crate) struct WarpFragment {
 pub(crate) struct Warp {
     pub(crate) index: u8,
     registers: Vec<LaneValues>,
+    /// Lanes that have written each register. The others have no value that a GPU defines.
+    written: Vec<u32>,
     /// Lanes that have not returned, by program counter. Never two with the same one when an
     /// instruction begins.
     pub(crate) fragments: Vec<WarpFragment>,
@@ -56,6 +58,7 @@ impl Warp {
         Self {
             index,
             registers: vec![[0; LANES]; register_count],
+            written: vec![0; register_count],
             fragments: vec![WarpFragment { at: 0, lanes }],
             local: LocalMemory::new(local_bytes),
             copies: CopyQueue::default(),
@@ -82,8 +85,14 @@ impl Warp {
         self.registers.get(register.0).copied().unwrap_or([0; LANES])
     }
 
+    /// Returns those of some lanes that have not written a register.
+    pub(crate) fn unwritten(&self, register: Register, lanes: u32) -> u32 {
+        lanes & !self.written.get(register.0).copied().unwrap_or(0)
+    }
+
     /// Writes a register in some lanes.
     pub(crate) fn write(&mut self, register: Register, values: &LaneValues, lanes: u32) {
+        self.mark_written(register, lanes);
         let Some(target) = self.registers.get_mut(register.0) else { return };
         if lanes == ALL_LANES {
             *target = *values;
@@ -98,8 +107,15 @@ impl Warp {
 
     /// Writes a register in one lane.
     pub(crate) fn write_lane(&mut self, register: Register, lane: usize, value: u64) {
+        self.mark_written(register, 1 << lane);
         if let Some(target) = self.registers.get_mut(register.0).and_then(|lanes| lanes.get_mut(lane)) {
             *target = value;
+        }
+    }
+
+    fn mark_written(&mut self, register: Register, lanes: u32) {
+        if let Some(written) = self.written.get_mut(register.0) {
+            *written |= lanes;
         }
     }
 

@@ -17,6 +17,7 @@ mod connection_metrics;
 mod process_metrics;
 mod durations;
 mod shadow_metrics;
+mod engine_metrics;
 mod controller_metrics;
 mod live;
 mod observer;

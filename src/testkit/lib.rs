@@ -20,6 +20,7 @@
 //! call. The module does not depend on the proxy. It measures from outside and reads the clock
 //! itself (`time`).
 
+mod boxed_future;
 mod item;
 pub mod integrity;
 pub mod load;
@@ -31,6 +32,7 @@ mod skipped;
 mod time;
 mod http1;
 
+pub use boxed_future::BoxedFuture;
 pub use http1::ServerAddr;
 pub use item::{DIMENSIONS, Route};
 pub use refusal::ListResponse;

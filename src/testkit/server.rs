@@ -33,6 +33,7 @@ pub use self::model::CurveShape;
 pub(crate) use self::model::SimulatedModel;
 use self::stats::ServerCounters;
 pub use self::stats::ServerStats;
+use super::boxed_future::BoxedFuture;
 use super::http1::ServerAddr;
 use super::refusal::ListResponse;
 
@@ -124,8 +125,15 @@ impl Server {
     ///
     /// # Errors
     /// The address cannot be bound.
-    pub async fn start(config: ServerConfig) -> io::Result<ServerHandle> {
-        let listener = Listener::bind(&config.listen).await?;
+    pub fn start(config: ServerConfig) -> BoxedFuture<'static, io::Result<ServerHandle>> {
+        Box::pin(async move {
+            let listener = Listener::bind(&config.listen).await?;
+            Self::serve(config, listener)
+        })
+    }
+
+    /// Serves on a bound listener.
+    fn serve(config: ServerConfig, listener: Listener) -> io::Result<ServerHandle> {
         let target = listener.target()?;
         let model =
             SimulatedModel::new(config.base, config.per_item, config.slots, config.queue_max).with_shape(config.shape);
@@ -204,16 +212,20 @@ impl ServerHandle {
     /// Drains the server as model servers do on SIGTERM: closes the port immediately, closes each
     /// connection after its outstanding response, and drops all calls that are not answered within
     /// `limit`. Returns `true` if every call was answered.
-    pub async fn drain(mut self, limit: Duration) -> bool {
-        self.closing.send_replace(true);
-        tokio::time::timeout(limit, &mut self.accept).await.is_ok()
+    pub fn drain(mut self, limit: Duration) -> BoxedFuture<'static, bool> {
+        Box::pin(async move {
+            self.closing.send_replace(true);
+            tokio::time::timeout(limit, &mut self.accept).await.is_ok()
+        })
     }
 
     /// Stops the server. The port is closed and every connection is dropped when this returns.
-    pub async fn shutdown(mut self) {
-        self.accept.abort();
-        // The task was aborted above, so the join error is expected.
-        (&mut self.accept).await.ok();
+    pub fn shutdown(mut self) -> BoxedFuture<'static, ()> {
+        Box::pin(async move {
+            self.accept.abort();
+            // The task was aborted above, so the join error is expected.
+            (&mut self.accept).await.ok();
+        })
     }
 }
 

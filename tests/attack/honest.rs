@@ -99,7 +99,7 @@ impl Honest {
     async fn call(self, number: usize) -> Result<Duration, String> {
         let (path, body) = if is_merged(number) { (PREDICT, "{\"instances\":[5]}") } else { ("/other", "{}") };
         // Some bodies exceed 64 KiB: larger bodies may use only a part of the buffer budget
-        // (`src/memory/budget.rs`).
+        // (`src/runtime/memory/budget.rs`).
         let body = if is_large(number) { format!("{body}{}", " ".repeat(100 << 10)) } else { body.to_owned() };
         let length = body.len();
         let head = format!(

@@ -5,54 +5,89 @@
 
 use std::time::Duration;
 
-use super::super::tick::Tick;
-use super::{CeilingReport, LimitSource, SizeMeasure};
+use super::super::tick::{Tick, nanos};
+use super::{CeilingReport, CeilingSnapshot, LimitSource, SizeMeasure};
 
 /// Interval before the first retest of a ceiling found by bisection. A refused batch costs well
 /// below one execution, and a ceiling that no longer exists costs throughput every second
 /// (`groupage simulate --scenario "ceiling lifted"`), so retests start early. The interval doubles,
 /// which makes ten retests in the first quarter of an hour.
-pub(super) const RETEST_FOUND: Duration = Duration::from_secs(1);
+const RETEST_FOUND: Duration = Duration::from_secs(1);
 /// Interval before the first retest of a ceiling that the server named, or that reflects its
 /// memory. The first is reliable, and a retest of the second may crash the server.
-pub(super) const RETEST_FIRM: Duration = Duration::from_secs(600);
+const RETEST_FIRM: Duration = Duration::from_secs(600);
 /// Maximum interval between retests.
-pub(super) const RETEST_MAX: Duration = Duration::from_secs(24 * 3600);
+const RETEST_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// The ceiling in one measure.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cap {
     /// Largest successful size; 0 before the first success, or once it is known to stem from
     /// another server.
-    pub(super) worked: u64,
-    pub(super) published: Option<(u64, Tick)>,
-    pub(super) learned: Option<LearnedCap>,
+    worked: u64,
+    /// The published ceiling, and the time at which it took its value.
+    published: Option<(u64, Tick)>,
+    learned: Option<LearnedCap>,
 }
 
 /// A ceiling that refusals showed, and the schedule of its retests.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct LearnedCap {
-    pub(super) max: u64,
-    pub(super) refused: u64,
-    pub(super) firm: bool,
-    pub(super) since: Tick,
-    pub(super) retest: Tick,
-    pub(super) wait: Duration,
+struct LearnedCap {
+    max: u64,
+    /// Smallest refused size.
+    refused: u64,
+    /// Set if the server named the ceiling or it reflects the server's memory: it is not refined by
+    /// bisection.
+    firm: bool,
+    since: Tick,
+    /// Time of the next retest.
+    retest: Tick,
+    /// Interval to the next retest.
+    wait: Duration,
     /// Time that the server took to refuse.
-    pub(super) took: Duration,
+    took: Duration,
     /// Set while a retest is in flight.
-    pub(super) testing: bool,
+    testing: bool,
 }
 
 // === impl Cap ===
 
 impl Cap {
+    /// Returns the ceiling, or `u64::MAX` if none is known.
     pub(super) fn max(&self) -> u64 {
-        let learned = self.learned.map_or(u64::MAX, |learned| learned.max);
-        learned.min(self.published.map_or(u64::MAX, |(max, _)| max))
+        self.learned.map_or(u64::MAX, |learned| learned.max).min(self.published_max())
     }
 
-    pub(super) fn worked(&mut self, now: Tick, size: u64) {
+    /// Returns the published ceiling, or `u64::MAX` if there is none.
+    pub(super) fn published_max(&self) -> u64 {
+        self.published.map_or(u64::MAX, |(max, _)| max)
+    }
+
+    /// Returns the largest successful size, or 0 if none is known.
+    pub(super) const fn largest_success(&self) -> u64 {
+        self.worked
+    }
+
+    /// Returns the smallest size that the server certainly refuses, as learned from its refusals,
+    /// or `u64::MAX` if there is none.
+    pub(super) fn firmly_refused_from(&self) -> u64 {
+        self.learned.filter(|learned| learned.firm).map_or(u64::MAX, |learned| learned.refused)
+    }
+
+    /// Applies a published ceiling. The smallest published value is kept.
+    pub(super) fn set_published(&mut self, now: Tick, max: u64) {
+        if self.published.is_none_or(|(known, _)| max < known) {
+            self.published = Some((max.max(1), now));
+        }
+    }
+
+    /// Removes the published ceiling, and returns it with the time at which it took its value.
+    pub(super) const fn take_published(&mut self) -> Option<(u64, Tick)> {
+        self.published.take()
+    }
+
+    /// Records a success.
+    pub(super) fn on_success(&mut self, now: Tick, size: u64) {
         self.worked = self.worked.max(size);
         let Some(learned) = &mut self.learned else { return };
         if size >= learned.refused {
@@ -71,7 +106,8 @@ impl Cap {
         }
     }
 
-    pub(super) fn refused(&mut self, now: Tick, size: u64, took: Duration) {
+    /// Records a refusal that names no limit.
+    pub(super) fn on_refusal(&mut self, now: Tick, size: u64, took: Duration) {
         if size <= self.worked {
             // A size that succeeded before is refused now, so the success stems from another
             // server.
@@ -95,7 +131,8 @@ impl Cap {
         );
     }
 
-    pub(super) fn named(&mut self, now: Tick, limit: u64, took: Duration) {
+    /// Records a refusal that names its limit.
+    pub(super) fn on_named_limit(&mut self, now: Tick, limit: u64, took: Duration) {
         self.worked = self.worked.min(limit);
         let again = self.learned.filter(|known| known.max <= limit);
         let max = again.map_or(limit, |known| known.max);
@@ -104,7 +141,8 @@ impl Cap {
         self.learn(now, LearnedCap { max, refused, firm, took, ..LearnedCap::new(now) }, again);
     }
 
-    pub(super) fn out_of_memory(&mut self, now: Tick, size: u64, took: Duration) {
+    /// Records a size that exceeded the server's memory.
+    pub(super) fn on_out_of_memory(&mut self, now: Tick, size: u64, took: Duration) {
         if size <= self.worked {
             self.worked = 0;
         }
@@ -128,11 +166,74 @@ impl Cap {
         self.learned = Some(LearnedCap { since, wait, retest: now.after(wait), ..learned });
     }
 
+    /// Returns the maximum size of a retesting batch and the duration of the last refusal, if a
+    /// retest is due.
+    pub(super) fn due_retest(&self, now: Tick, bounded: SizeMeasure) -> Option<(u64, Duration)> {
+        let learned = self.learned.filter(|learned| !learned.testing && learned.retest <= now)?;
+        let target = learned.retest_size(bounded).min(self.published_max());
+        (target > learned.max).then_some((target, learned.took))
+    }
+
+    /// Records that a retest was dispatched.
+    pub(super) const fn begin_retest(&mut self) {
+        if let Some(learned) = &mut self.learned {
+            learned.testing = true;
+        }
+    }
+
+    /// Ends a retest. If its outcome was inconclusive, the retest is scheduled again.
+    pub(super) fn end_retest(&mut self, now: Tick) {
+        if let Some(learned) = self.learned.as_mut().filter(|learned| learned.testing) {
+            learned.testing = false;
+            learned.retest = now.after(learned.wait);
+        }
+    }
+
+    /// Schedules a retest at once, because the server has changed.
+    pub(super) const fn on_server_change(&mut self, now: Tick) {
+        if let Some(learned) = &mut self.learned {
+            learned.retest = now;
+            learned.wait = RETEST_FOUND;
+            learned.testing = false;
+        }
+    }
+
+    /// Returns the ceiling in force, for reports.
     pub(super) fn report(&self, bounded: SizeMeasure) -> Option<CeilingReport> {
         let published = self.published.map(|(max, since)| (max, since, LimitSource::Published, None));
         let learned = self.learned.map(|known| (known.max, known.since, LimitSource::Learned, Some(known.retest)));
         let least = published.into_iter().chain(learned).min_by_key(|(max, ..)| *max);
         least.map(|(max, since, source, retest)| CeilingReport { bounded, max, source, since, retest })
+    }
+
+    /// Returns the learned ceiling, for persistence.
+    pub(super) fn snapshot(&self, bounded: SizeMeasure) -> Option<CeilingSnapshot> {
+        self.learned.map(|learned| CeilingSnapshot {
+            bounded,
+            max: learned.max,
+            refused: learned.refused,
+            worked: self.worked,
+            firm: learned.firm,
+            retest_nanos: nanos(learned.wait),
+        })
+    }
+
+    /// Restores a ceiling learned by an earlier process; invalid values are clamped. It is retested
+    /// early, because the server may have changed.
+    pub(super) fn restore(&mut self, now: Tick, snapshot: &CeilingSnapshot) {
+        let wait = Duration::from_nanos(snapshot.retest_nanos).clamp(RETEST_FOUND, RETEST_MAX);
+        let max = snapshot.max.max(1);
+        self.worked = self.worked.max(snapshot.worked.min(max));
+        self.learned = Some(LearnedCap {
+            max,
+            refused: snapshot.refused.max(max.saturating_add(1)),
+            firm: snapshot.firm,
+            since: now,
+            retest: now.after(wait.min(RETEST_FIRM)),
+            wait,
+            took: Duration::ZERO,
+            testing: false,
+        });
     }
 }
 
@@ -154,7 +255,7 @@ impl LearnedCap {
 
     /// Returns the maximum size of a retesting batch: the refused size, or half-way to it where a
     /// refusal is expensive.
-    pub(super) fn retest_size(&self, bounded: SizeMeasure) -> u64 {
+    fn retest_size(&self, bounded: SizeMeasure) -> u64 {
         let far = self.refused > self.max.saturating_add(self.max / 8).saturating_add(1);
         if self.firm && far {
             return bisect(self.max, self.refused);

@@ -18,11 +18,8 @@ use super::super::call::{CostClassId, KeyId, TenantId};
 use super::super::limits::Limits;
 use super::super::tick::Tick;
 pub(super) use quarantine::KeyQuarantine;
+use quarantine::{REFUSED_MAX, TRUSTED_AFTER};
 
-/// Number of successful batches after which the next quarantine has its initial length again.
-const TRUSTED_AFTER: u32 = 100;
-/// Number of consecutive refused batches that suspend merging. A single one may be an accident.
-const REFUSED_MAX: u32 = 2;
 /// Time for which a retest that is due is left to the preferred merge keys. Two calls of a key in
 /// regular use are queued together well within it, and it is small beside the shortest suspension,
 /// 30 s by default.

@@ -1,4 +1,5 @@
-//! The state of one cost class: its ceilings, overload, and recent execution times.
+//! The state of one cost class: its ceilings, overload, and recent execution times; and
+//! [`ClassSample`], the properties of an ended batch from which it learns.
 //!
 //! Overload bounds the size of batches like a ceiling, but depends on load: it rises again with
 //! full batches that succeed, and a change of the server does not end it.

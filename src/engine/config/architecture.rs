@@ -29,10 +29,6 @@ const NAMES: [(&str, Architecture); 5] = [
     ("ModernBert", Architecture::ModernBert),
 ];
 
-/// Suffixes of encoders without a head, and of those with a head of pre-training, which is ignored
-/// as by the `AutoModel` of the `transformers` library.
-const ENCODERS: [&str; 3] = ["Model", "ForMaskedLM", "ForPreTraining"];
-
 const CLASSIFIER: &str = "ForSequenceClassification";
 
 // === impl Architecture ===
@@ -47,7 +43,8 @@ impl Architecture {
         };
         found.ok_or_else(|| {
             let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
-            let expected = format!("one of {} with the suffix Model or {CLASSIFIER}", names.join(", "));
+            let expected =
+                format!("one of {} with the suffix Model, {CLASSIFIER} or that of another task", names.join(", "));
             file.error("architectures", &expected, "use a model of one of these architectures")
         })
     }
@@ -58,7 +55,9 @@ impl Architecture {
             if suffix == CLASSIFIER {
                 return Some((*architecture, true));
             }
-            ENCODERS.contains(&suffix).then_some((*architecture, false))
+            // Heads of other tasks are ignored, as by the `AutoModel` of the `transformers`
+            // library.
+            (suffix == "Model" || suffix.starts_with("For")).then_some((*architecture, false))
         })
     }
 
@@ -84,6 +83,14 @@ impl Architecture {
         }
     }
 
+    /// Name of the last tensor of a classification head.
+    pub(crate) fn classifier_tensor(self) -> &'static str {
+        match self {
+            Self::Roberta | Self::XlmRoberta => "classifier.out_proj.weight",
+            Self::Bert | Self::DistilBert | Self::ModernBert => "classifier.weight",
+        }
+    }
+
     /// Name of the field with the number of attention heads.
     pub(super) fn heads_field(self) -> &'static str {
         if self == Self::DistilBert { "n_heads" } else { "num_attention_heads" }
@@ -101,7 +108,12 @@ mod tests {
             Some((Architecture::XlmRoberta, true))
         );
         assert_eq!(Architecture::from_name("ModernBertForMaskedLM"), Some((Architecture::ModernBert, false)));
-        for name in ["Bert", "BertModelX", "RobertaForQuestionAnswering", "AlbertModel", ""] {
+        for task in ["PreTraining", "TokenClassification", "QuestionAnswering"] {
+            let name = format!("RobertaFor{task}");
+            assert_eq!(Architecture::from_name(&name), Some((Architecture::Roberta, false)), "{name}");
+        }
+        for name in ["Bert", "BertModelX", "BertGenerationEncoder", "RobertaPreLayerNormForMaskedLM", "AlbertModel", ""]
+        {
             assert_eq!(Architecture::from_name(name), None, "{name}");
         }
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Architecture;
+use super::{Architecture, ScoreFunction};
 use crate::activation::Activation;
 use crate::error::LoadError;
 use crate::json::JsonFile;
@@ -33,22 +33,14 @@ pub enum HeadPooling {
     Mean,
 }
 
-/// Function from logits to scores, as the `transformers` library and the cross-encoders of
-/// sentence-transformers choose it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ScoreFunction {
-    /// The logits themselves.
-    Identity,
-    /// The logistic function of each logit.
-    Sigmoid,
-    /// Softmax over the logits.
-    Softmax,
-}
-
 // === impl HeadConfig ===
 
 impl HeadConfig {
-    pub(super) fn parse(file: &JsonFile, architecture: Architecture) -> Result<Self, LoadError> {
+    pub(super) fn parse(
+        file: &JsonFile,
+        sentence: Option<&JsonFile>,
+        architecture: Architecture,
+    ) -> Result<Self, LoadError> {
         let labels = parse_labels(file)?;
         let (pooling, activation) = match architecture {
             Architecture::Bert | Architecture::Roberta | Architecture::XlmRoberta => {
@@ -60,7 +52,7 @@ impl HeadConfig {
                 (parse_pooling(file)?, activation)
             }
         };
-        let scores = parse_scores(file, labels.len())?;
+        let scores = ScoreFunction::choose(file, sentence, labels.len())?;
         Ok(Self { labels, pooling, activation, scores })
     }
 }
@@ -86,39 +78,13 @@ fn parse_labels(file: &JsonFile) -> Result<Vec<String>, LoadError> {
     (0..object.len()).map(label).collect()
 }
 
-/// A stated activation function of a cross-encoder has precedence (`sentence_transformers.activation_fn`,
-/// before version 4 `sbert_ce_default_activation_function`). Otherwise, `problem_type` and the number
-/// of labels decide, as in the pipeline for text classification of the `transformers` library.
-fn parse_scores(file: &JsonFile, labels: usize) -> Result<ScoreFunction, LoadError> {
-    let nested = file.object("sentence_transformers")?;
-    let stated = match &nested {
-        Some(nested) => nested.text("activation_fn")?,
-        None => None,
-    };
-    let stated = match stated {
-        Some(stated) => Some(stated),
-        None => file.text("sbert_ce_default_activation_function")?,
-    };
-    match stated.and_then(|path| path.rsplit('.').next()) {
-        Some("Identity") => return Ok(ScoreFunction::Identity),
-        Some("Sigmoid") => return Ok(ScoreFunction::Sigmoid),
-        // Others are not trusted by sentence-transformers either, and its default applies.
-        _ => {}
-    }
-    Ok(match file.text("problem_type")? {
-        Some("regression") => ScoreFunction::Identity,
-        Some("multi_label_classification") => ScoreFunction::Sigmoid,
-        _ if labels == 1 => ScoreFunction::Sigmoid,
-        _ => ScoreFunction::Softmax,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<HeadConfig, LoadError> {
-        HeadConfig::parse(&JsonFile::parse("config.json".to_owned(), text.as_bytes()).unwrap(), Architecture::Bert)
+        let file = JsonFile::parse("config.json".to_owned(), text.as_bytes()).unwrap();
+        HeadConfig::parse(&file, None, Architecture::Bert)
     }
 
     #[test]
@@ -129,25 +95,6 @@ mod tests {
         assert_eq!(parse("{}").unwrap().labels, ["LABEL_0", "LABEL_1"]);
         for wrong in [r#"{"id2label": {"1": "a"}}"#, r#"{"id2label": {}}"#, r#"{"id2label": {"0": 3}}"#] {
             assert!(parse(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn the_stated_function_of_scores_has_precedence() {
-        for (text, expected) in [
-            (r#"{"num_labels": 1}"#, ScoreFunction::Sigmoid),
-            (r#"{"num_labels": 3}"#, ScoreFunction::Softmax),
-            (r#"{"num_labels": 3, "problem_type": "multi_label_classification"}"#, ScoreFunction::Sigmoid),
-            (
-                r#"{"num_labels": 1, "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}"#,
-                ScoreFunction::Identity,
-            ),
-            (
-                r#"{"num_labels": 3, "sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}"#,
-                ScoreFunction::Sigmoid,
-            ),
-        ] {
-            assert_eq!(parse(text).unwrap().scores, expected, "{text}");
         }
     }
 }

@@ -22,7 +22,8 @@ pub struct RotaryConfig {
     pub is_local: Vec<bool>,
 }
 
-/// Maximum base of frequencies: models for contexts of a million tokens have at most 1e8 (Llama 3.1 has
+/// Maximum base of frequencies: models for contexts of a million tokens have at most 1e8 (Llama 3.1
+/// has
 /// 5e5).
 const THETA_MAX: f64 = 1e9;
 
@@ -34,9 +35,13 @@ pub(super) fn parse(file: &JsonFile) -> Result<EncoderConfig, LoadError> {
         return Err(file.error("rope_scaling", "null", UNSUPPORTED));
     }
     let local_attention = file.size("local_attention", 2..=POSITIONS_MAX)?.unwrap_or(128);
+    let global_theta = parse_theta(file, "full_attention", "global_rope_theta", 160_000.0)?;
+    // Version 4 of the library takes the global base in place of a null one.
+    let is_null = file.has("local_rope_theta") && file.get("local_rope_theta").is_none();
+    let local_default = if is_null { global_theta } else { 10_000.0 };
     let rotary = RotaryConfig {
-        global_theta: parse_theta(file, "full_attention", "global_rope_theta", 160_000.0)?,
-        local_theta: parse_theta(file, "sliding_attention", "local_rope_theta", 10_000.0)?,
+        global_theta,
+        local_theta: parse_theta(file, "sliding_attention", "local_rope_theta", local_default)?,
         window: local_attention / 2,
         is_local: parse_layer_types(file, layers)?,
     };
@@ -57,15 +62,21 @@ pub(super) fn parse(file: &JsonFile) -> Result<EncoderConfig, LoadError> {
 }
 
 /// Reads a base from `rope_parameters` (`transformers` 5), or from the field of earlier versions.
-fn parse_theta(file: &JsonFile, kind: &str, field: &str, default: f64) -> Result<f64, LoadError> {
-    if let Some(parameters) = file.object("rope_parameters")?
-        && let Some(of_kind) = parameters.object(kind)?
-    {
-        let rope = of_kind.text("rope_type")?.unwrap_or("default");
-        if rope != "default" {
-            return Err(of_kind.error("rope_type", "default", UNSUPPORTED));
+fn parse_theta(file: &JsonFile, attention: &str, field: &str, default: f64) -> Result<f64, LoadError> {
+    if let Some(parameters) = file.object("rope_parameters")? {
+        // Parameters for all layers together are those of other architectures.
+        let is_known = |name: &&str| ["full_attention", "sliding_attention"].contains(name);
+        if let Some(other) = parameters.fields().find(|name| !is_known(name)) {
+            return Err(parameters.error(other, "full_attention and sliding_attention only", UNSUPPORTED));
         }
-        return Ok(of_kind.number("rope_theta", 1.0..=THETA_MAX)?.unwrap_or(default));
+        if let Some(parameters) = parameters.object(attention)? {
+            if parameters.text("rope_type")?.is_some_and(|rope| rope != "default") {
+                return Err(parameters.error("rope_type", "default", UNSUPPORTED));
+            }
+            if let Some(theta) = parameters.number("rope_theta", 1.0..=THETA_MAX)? {
+                return Ok(theta);
+            }
+        }
     }
     Ok(file.number(field, 1.0..=THETA_MAX)?.unwrap_or(default))
 }
@@ -97,7 +108,7 @@ mod tests {
             r#"{{"architectures": ["ModernBertModel"], "hidden_size": 64, "num_hidden_layers": 4,
             "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 100, "max_position_embeddings": 128{more}}}"#
         );
-        EncoderConfig::parse(&JsonFile::parse("config.json".to_owned(), text.as_bytes()).unwrap())
+        EncoderConfig::parse(&JsonFile::parse("config.json".to_owned(), text.as_bytes()).unwrap(), None)
     }
 
     fn rotary(more: &str) -> RotaryConfig {
@@ -117,6 +128,10 @@ mod tests {
         assert_eq!(old, new);
         assert_eq!((old.window, old.local_theta, old.is_local), (8, 10_000.0, vec![false, true, false, true]));
         assert_eq!(rotary("").is_local, [false, true, true, false]);
+        let null = rotary(r#", "global_rope_theta": 5000, "local_rope_theta": null"#);
+        assert_eq!((null.global_theta, null.local_theta), (5_000.0, 5_000.0));
+        let partial = rotary(r#", "global_rope_theta": 5000, "rope_parameters": {"full_attention": {}}"#);
+        assert_eq!((partial.global_theta, partial.local_theta), (5_000.0, 10_000.0));
     }
 
     /// Rotary embeddings rotate pairs of elements of a head.
@@ -134,6 +149,8 @@ mod tests {
         let scaled = r#", "rope_parameters": {"full_attention": {"rope_type": "yarn"}}"#;
         let error = parse_text(scaled).unwrap_err().to_string();
         assert!(error.contains("`rope_parameters.full_attention.rope_type`: found \"yarn\""), "{error}");
+        let flat = parse_text(r#", "rope_parameters": {"rope_type": "yarn", "factor": 4}"#).unwrap_err().to_string();
+        assert!(flat.contains("`rope_parameters."), "{flat}");
         assert!(parse_text(r#", "layer_types": ["full_attention"]"#).is_err());
     }
 }

@@ -13,9 +13,9 @@ pub(super) struct ScratchArena {
     /// Hidden states: `tokens × hidden`.
     pub(super) states: AlignedBuffer,
     /// Results of the attention, and normalised states: `tokens × hidden`.
-    pub(super) mixed: AlignedBuffer,
+    pub(super) attention_output: AlignedBuffer,
     /// Queries, keys and values, then the inner states of a feed-forward block.
-    pub(super) wide: AlignedBuffer,
+    pub(super) projection: AlignedBuffer,
     /// Scratch memory of the attention, one a thread.
     pub(super) attention: Vec<Mutex<AttentionScratch>>,
 }
@@ -32,12 +32,12 @@ impl ScratchArena {
         threads: usize,
     ) -> Option<Self> {
         let states = tokens_max.checked_mul(config.hidden)?;
-        let wide = tokens_max.checked_mul(wide_columns(config))?;
+        let projection = tokens_max.checked_mul(projection_columns(config))?;
         let scratch = || AttentionScratch::new(set, config.head_dim(), sequence_max).map(Mutex::new);
         Some(Self {
             states: AlignedBuffer::new(states)?,
-            mixed: AlignedBuffer::new(states)?,
-            wide: AlignedBuffer::new(wide)?,
+            attention_output: AlignedBuffer::new(states)?,
+            projection: AlignedBuffer::new(projection)?,
             attention: (0..threads).map(|_| scratch()).collect::<Option<_>>()?,
         })
     }
@@ -47,12 +47,12 @@ impl ScratchArena {
             scratch.lock().unwrap_or_else(std::sync::PoisonError::into_inner).bytes()
         };
         let attention: usize = self.attention.iter().map(attention).sum();
-        self.states.bytes() + self.mixed.bytes() + self.wide.bytes() + attention
+        self.states.bytes() + self.attention_output.bytes() + self.projection.bytes() + attention
     }
 }
 
 /// Number of columns of the widest intermediate result.
-fn wide_columns(config: &EncoderConfig) -> usize {
+fn projection_columns(config: &EncoderConfig) -> usize {
     (3 * config.hidden).max(inner_columns(config))
 }
 

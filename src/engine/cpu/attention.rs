@@ -71,16 +71,17 @@ impl AttentionScratch {
 // === impl AttentionInput ===
 
 impl AttentionInput<'_> {
-    /// Writes the results of all sequences into `mixed`: `hidden` elements a token.
+    /// Writes the results of all sequences into `attention_output`: `hidden` elements a token.
     pub(super) fn run(
         self,
         device: Device<'_>,
         spans: &[(usize, usize)],
-        mixed: &mut [f32],
+        attention_output: &mut [f32],
         scratch: &[Mutex<AttentionScratch>],
     ) {
         let Self { hidden, head_dim, .. } = self;
-        let grid = TileGrid { matrix: mixed, stride: hidden, columns: hidden, column_block: head_dim, spans };
+        let grid =
+            TileGrid { matrix: attention_output, stride: hidden, columns: hidden, column_block: head_dim, spans };
         grid.run(device.workers, |mut output, worker| {
             // A thread runs one task at a time, so that the lock is always free.
             let Some(scratch) = scratch.get(worker) else { return };
@@ -176,8 +177,8 @@ impl AttentionHeadTask<'_> {
         .run(self.set);
     }
 
-    /// Turns the scores of a query into weights, and returns the factor of their sum. Other keys of the
-    /// block get the weight zero.
+    /// Turns the scores of a query into weights, and returns the factor of their sum. Other keys of
+    /// the block get the weight zero.
     fn softmax(&self, row: &mut [f32], attended: &Range<usize>, keys: Range<usize>) -> f32 {
         #[expect(clippy::cast_precision_loss, reason = "heads have at most 2^14 elements")]
         let factor = 1.0 / (self.input.head_dim as f32).sqrt();
@@ -232,13 +233,13 @@ mod tests {
         for (set, window) in InstructionSet::detect().into_iter().flat_map(|set| [(set, None), (set, Some(5))]) {
             let scratch: Vec<_> =
                 (0..2).map(|_| Mutex::new(AttentionScratch::new(set, HEAD_DIM, 130).unwrap())).collect();
-            let mut mixed = vec![0.0; 198 * HIDDEN];
+            let mut attention_output = vec![0.0; 198 * HIDDEN];
             let input = AttentionInput { qkv: &qkv, hidden: HIDDEN, head_dim: HEAD_DIM, window };
-            input.run(Device { set, workers: &workers }, &spans, &mut mixed, &scratch);
+            input.run(Device { set, workers: &workers }, &spans, &mut attention_output, &scratch);
             for (start, tokens) in spans {
                 let own = &qkv[start * 3 * HIDDEN..];
                 for (query, head) in (0..tokens).flat_map(|query| [(query, 0), (query, 1)]) {
-                    let found = &mixed[(start + query) * HIDDEN + head * HEAD_DIM..];
+                    let found = &attention_output[(start + query) * HIDDEN + head * HEAD_DIM..];
                     let expected = expected(own, tokens, query, head, window.unwrap_or(usize::MAX));
                     for (found, expected) in found.iter().zip(expected) {
                         let error = (f64::from(*found) - expected).abs();

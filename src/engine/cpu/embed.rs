@@ -17,8 +17,8 @@ pub(super) fn embed(device: Device<'_>, layers: &EncoderLayers, batch: &PackedBa
         let rows = tile.whole_rows();
         let tokens = batch.ids().iter().zip(batch.type_ids()).zip(&positions).skip(first);
         let mut added = vec![0.0; hidden];
-        for (row, ((id, kind), position)) in rows.chunks_exact_mut(hidden).zip(tokens) {
-            layers.embeddings.add_token(*id, *kind, *position, row, &mut added);
+        for (row, ((id, type_id), position)) in rows.chunks_exact_mut(hidden).zip(tokens) {
+            layers.embeddings.add_token(*id, *type_id, *position, row, &mut added);
         }
         layers.embeddings.norm.normalize(device.set, rows);
     });
@@ -28,11 +28,11 @@ pub(super) fn embed(device: Device<'_>, layers: &EncoderLayers, batch: &PackedBa
 
 impl EmbeddingTables {
     /// Writes the sum of the embeddings of a token. `added` is scratch memory of a row.
-    fn add_token(&self, id: u32, kind: u32, position: usize, row: &mut [f32], added: &mut [f32]) {
+    fn add_token(&self, id: u32, type_id: u32, position: usize, row: &mut [f32], added: &mut [f32]) {
         let index = |value: u32| usize::try_from(value).unwrap_or(usize::MAX);
         self.words.read_row(index(id), row);
         // The order of the additions is that of the `transformers` library.
-        for (table, at) in [(&self.types, index(kind)), (&self.positions, position)] {
+        for (table, at) in [(&self.types, index(type_id)), (&self.positions, position)] {
             if let Some(table) = table {
                 table.read_row(at, added);
                 row.iter_mut().zip(&*added).for_each(|(sum, value)| *sum += value);

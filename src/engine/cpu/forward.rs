@@ -25,8 +25,8 @@ pub(super) struct ForwardPass<'a> {
 /// The parts of the arena that a batch uses.
 struct BatchStates<'a> {
     states: &'a mut [f32],
-    mixed: &'a mut [f32],
-    wide: &'a mut [f32],
+    attention_output: &'a mut [f32],
+    projection: &'a mut [f32],
 }
 
 // === impl ForwardPass ===
@@ -36,24 +36,24 @@ impl ForwardPass<'_> {
         let (tokens, config) = (self.batch.tokens(), &self.layers.config);
         let device = self.device();
         let spans: Vec<(usize, usize)> = self.batch.spans().collect();
-        let ScratchArena { states, mixed, wide, attention } = arena;
+        let ScratchArena { states, attention_output, projection, attention } = arena;
         let length = tokens * config.hidden;
         let states = states.as_mut_slice().get_mut(..length).unwrap_or_default();
-        let mixed = mixed.as_mut_slice().get_mut(..length).unwrap_or_default();
-        let mut buffers = BatchStates { states, mixed, wide: wide.as_mut_slice() };
+        let attention_output = attention_output.as_mut_slice().get_mut(..length).unwrap_or_default();
+        let mut buffers = BatchStates { states, attention_output, projection: projection.as_mut_slice() };
         embed(device, self.layers, self.batch, buffers.states);
         for (number, layer) in self.layers.layers.iter().enumerate() {
             if self.layers.normalizes_first() {
                 self.project_normalized(layer, &mut buffers);
             } else {
-                layer.qkv.apply(device, self.rows(buffers.states), self.output(buffers.wide, 3), None);
+                layer.qkv.apply(device, self.rows(buffers.states), self.output(buffers.projection, 3), None);
             }
-            let window = self.rotate(number, &spans, buffers.wide);
-            let qkv = buffers.wide.get(..3 * length).unwrap_or_default();
+            let window = self.rotate(number, &spans, buffers.projection);
+            let qkv = buffers.projection.get(..3 * length).unwrap_or_default();
             let input = AttentionInput { qkv, hidden: config.hidden, head_dim: config.head_dim(), window };
-            input.run(device, &spans, buffers.mixed, attention);
+            input.run(device, &spans, buffers.attention_output, attention);
             let output = self.output(buffers.states, 1);
-            layer.output.add(device, self.rows(buffers.mixed), output);
+            layer.output.add(device, self.rows(buffers.attention_output), output);
             if self.layers.normalizes_first() {
                 self.gated_block(layer, &mut buffers);
             } else {
@@ -63,7 +63,7 @@ impl ForwardPass<'_> {
         if let Some(norm) = &self.layers.last_norm {
             norm.apply(device, buffers.states);
         }
-        collect(device, self.layers, self.batch, buffers.states, buffers.mixed)
+        collect(device, self.layers, self.batch, buffers.states, buffers.attention_output)
     }
 
     fn device(&self) -> Device<'_> {
@@ -84,13 +84,13 @@ impl ForwardPass<'_> {
     fn project_normalized(&self, layer: &EncoderLayer, buffers: &mut BatchStates<'_>) {
         let input = match &layer.attention_norm {
             Some(norm) => {
-                buffers.mixed.copy_from_slice(buffers.states);
-                norm.apply(self.device(), buffers.mixed);
-                &*buffers.mixed
+                buffers.attention_output.copy_from_slice(buffers.states);
+                norm.apply(self.device(), buffers.attention_output);
+                &*buffers.attention_output
             }
             None => &*buffers.states,
         };
-        layer.qkv.apply(self.device(), self.rows(input), self.output(buffers.wide, 3), None);
+        layer.qkv.apply(self.device(), self.rows(input), self.output(buffers.projection, 3), None);
     }
 
     /// Rotates queries and keys of encoders with rotary embeddings, and returns the window of the
@@ -119,9 +119,9 @@ impl ForwardPass<'_> {
             norm.apply(device, buffers.states);
         }
         let stride = config.intermediate;
-        let inner = OutputRows { data: buffers.wide, stride, rows: self.batch.tokens() };
+        let inner = OutputRows { data: buffers.projection, stride, rows: self.batch.tokens() };
         layer.up.apply(device, self.rows(buffers.states), inner, Some(config.activation));
-        let inner = InputMatrix { data: buffers.wide, stride };
+        let inner = InputMatrix { data: buffers.projection, stride };
         layer.down.add(device, inner, self.output(buffers.states, 1));
         layer.block_norm.apply(device, buffers.states);
     }
@@ -129,18 +129,19 @@ impl ForwardPass<'_> {
     /// The gated feed-forward block of `ModernBERT`, with the normalisation before it.
     fn gated_block(&self, layer: &EncoderLayer, buffers: &mut BatchStates<'_>) {
         let (device, config) = (self.device(), &self.layers.config);
-        buffers.mixed.copy_from_slice(buffers.states);
-        layer.block_norm.apply(device, buffers.mixed);
+        buffers.attention_output.copy_from_slice(buffers.states);
+        layer.block_norm.apply(device, buffers.attention_output);
         let (stride, rows) = (inner_columns(config), self.batch.tokens());
-        let inner = OutputRows { data: buffers.wide, stride, rows };
-        layer.up.apply(device, self.rows(buffers.mixed), inner, None);
+        let inner = OutputRows { data: buffers.projection, stride, rows };
+        layer.up.apply(device, self.rows(buffers.attention_output), inner, None);
         let spans = row_spans(rows, ROW_BLOCK);
-        let grid = TileGrid { matrix: buffers.wide, stride, columns: stride, column_block: stride, spans: &spans };
+        let grid =
+            TileGrid { matrix: buffers.projection, stride, columns: stride, column_block: stride, spans: &spans };
         grid.run(self.workers, |mut tile, _| {
             let (rows, width, function) = (tile.whole_rows(), config.intermediate, config.activation);
             self.set.run(GateRows { rows, width, function });
         });
-        let inner = InputMatrix { data: buffers.wide, stride };
+        let inner = InputMatrix { data: buffers.projection, stride };
         layer.down.add(device, inner, self.output(buffers.states, 1));
     }
 }

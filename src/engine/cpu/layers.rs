@@ -26,7 +26,7 @@ pub(super) struct EncoderLayers {
     pub(super) rotary: Option<RotaryTables>,
 }
 
-/// Embeddings, in the mapped files.
+/// Embeddings, in the files of the weights; small tables in memory.
 #[derive(Debug)]
 pub(super) struct EmbeddingTables {
     pub(super) words: WeightTensor,
@@ -70,8 +70,8 @@ impl EncoderLayers {
         let packer = WeightPacker { set, epsilon: config.norm_epsilon };
         let embeddings = EmbeddingTables {
             words: tensors.words()?,
-            positions: tensors.positions()?,
-            types: tensors.types()?,
+            positions: tensors.positions()?.map(WeightTensor::load_small),
+            types: tensors.types()?.map(WeightTensor::load_small),
             norm: packer.norm(tensors.embedding_norm()?),
         };
         let layers = (0..config.layers).map(|layer| packer.layer(tensors.layer(layer)?)).collect::<Result<_, _>>()?;
@@ -81,6 +81,7 @@ impl EncoderLayers {
             PositionScheme::Rotary(rotary) => Some(rotary_tables(model, rotary, sequence_max)?),
             PositionScheme::Absolute | PositionScheme::AfterPadding { .. } => None,
         };
+        weights.check_reads()?;
         Ok(Self { pooling: model.pooling(), config, embeddings, layers, last_norm, head, rotary })
     }
 

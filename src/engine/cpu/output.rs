@@ -10,8 +10,8 @@ use crate::pooling::Pooling;
 
 /// Returns the result of each sequence. `scratch` has room for a hidden state of each.
 ///
-/// Hidden states are checked before they are pooled: an activation function of the head, such as the
-/// hyperbolic tangent, turns infinite ones into finite logits.
+/// Hidden states are checked before they are pooled: an activation function of the head, such as
+/// the hyperbolic tangent, turns infinite ones into finite logits.
 pub(super) fn collect(
     device: Device<'_>,
     layers: &EncoderLayers,

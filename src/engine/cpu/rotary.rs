@@ -1,5 +1,5 @@
-//! Rotary position embeddings (Su et al., arXiv:2104.09864), in the form of GPT-NeoX: element `j` is
-//! rotated with element `j + head_dim / 2`.
+//! Rotary position embeddings (Su et al., arXiv:2104.09864), in the form of GPT-NeoX: element `j`
+//! is rotated with element `j + head_dim / 2`.
 
 use crate::config::RotaryConfig;
 
@@ -39,8 +39,8 @@ impl RotaryTables {
     }
 }
 
-/// Returns the cosines and sines. Frequencies and angles are rounded to f32, as in the `transformers`
-/// library, because models were trained with these.
+/// Returns the cosines and sines. Frequencies and angles are rounded to f32, as in the
+/// `transformers` library, because models were trained with these.
 #[expect(clippy::cast_possible_truncation, reason = "rounded on purpose")]
 #[expect(clippy::cast_precision_loss, reason = "positions are below 2^24, dimensions below 2^53")]
 fn angles(theta: f64, head_dim: usize, positions: usize) -> Option<Vec<(f32, f32)>> {

@@ -11,6 +11,8 @@
 #![expect(unsafe_code, reason = "loads and stores by pointers, of slices whose length is checked")]
 
 mod portable;
+#[cfg(test)]
+mod tests;
 #[cfg(target_arch = "x86_64")]
 #[expect(clippy::multiple_unsafe_ops_per_block, reason = "instructions of one set have one condition")]
 mod x86;
@@ -184,67 +186,5 @@ impl SimdOperation for VectorShape {
     #[inline(always)]
     fn run<S: Simd>(self, _: S) -> (usize, usize) {
         (S::LANES, S::TILE_ROWS)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Results of every function for a vector of inputs.
-    struct AllFunctions<'a> {
-        a: &'a [f32],
-        b: &'a [f32],
-    }
-
-    impl SimdOperation for AllFunctions<'_> {
-        type Output = Vec<Vec<f32>>;
-
-        #[inline(always)]
-        fn run<S: Simd>(self, simd: S) -> Vec<Vec<f32>> {
-            let mut results = vec![Vec::new(); 12];
-            for (a, b) in self.a.chunks(S::LANES).zip(self.b.chunks(S::LANES)) {
-                let (length, a, b) = (a.len(), simd.load(a), simd.load(b));
-                let values = [
-                    simd.add(a, b),
-                    simd.sub(a, b),
-                    simd.mul(a, b),
-                    simd.div(a, simd.max(b, simd.splat(0.5))),
-                    simd.max(a, b),
-                    simd.min(a, b),
-                    simd.mul_add(a, b, a),
-                    simd.round(a),
-                    simd.exp2_integer(simd.round(a)),
-                    simd.abs(a),
-                    simd.select_less(a, b, simd.splat(1.0), simd.splat(2.0)),
-                    simd.splat(simd.largest(a) + simd.sum(b) * 0.0),
-                ];
-                for (result, value) in results.iter_mut().zip(values) {
-                    let mut stored = vec![0.0; length];
-                    simd.store(value, &mut stored);
-                    result.extend(stored);
-                }
-            }
-            results.truncate(11);
-            results
-        }
-    }
-
-    #[test]
-    fn instruction_sets_agree_on_every_function() {
-        let a: Vec<f32> = (0..37).map(|at| (at as f32 - 18.0) * 1.37).collect();
-        let b: Vec<f32> = (0..37).map(|at| 9.0 - at as f32 * 0.71).collect();
-        let expected = Portable.run_operation(AllFunctions { a: &a, b: &b });
-        for set in InstructionSet::detect() {
-            let results = set.run(AllFunctions { a: &a, b: &b });
-            for (function, (result, expected)) in results.iter().zip(&expected).enumerate() {
-                for (at, (value, expected)) in result.iter().zip(expected).enumerate() {
-                    let close = (value - expected).abs() <= 1e-5 * expected.abs().max(1.0);
-                    assert!(close, "{}: function {function} of element {at}: {value}, {expected}", set.name());
-                }
-            }
-        }
-        let rounded: Vec<f32> = a.iter().map(|a| a.round_ties_even()).collect();
-        assert_eq!(expected[7], rounded);
     }
 }

@@ -44,6 +44,7 @@ impl DeviceMemory {
         let (matrices, arena) = regions.split_at_checked(count).unwrap_or_default();
         let arena = DeviceArena::new(arena)?;
         let weights = DeviceWeights::place(model, &mut UploadSink { device, regions: matrices.iter() })?;
+        model.weights().check_reads()?;
         Ok(Self { weights, weight_bytes, arena })
     }
 }

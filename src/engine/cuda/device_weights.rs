@@ -95,13 +95,14 @@ impl DeviceWeights {
         let config = model.config();
         let hidden = config.hidden;
         let tensors = EncoderTensors::new(model.weights(), config);
+        let small = |tensor: Option<WeightTensor>| tensor.map(WeightTensor::load_small);
         let mut table = |tensor: Option<WeightTensor>| {
             // The kernel adds an embedding of each kind. A model without one has a row of zeros.
             let none = || HostMatrix::Vector(vec![0.0; hidden]);
             sink.add(tensor.map_or_else(none, |tensor| HostMatrix::Table(tensor, hidden)))
         };
         let (words, positions, types) =
-            (table(Some(tensors.words()?))?, table(tensors.positions()?)?, table(tensors.types()?)?);
+            (table(Some(tensors.words()?))?, table(small(tensors.positions()?))?, table(small(tensors.types()?))?);
         let embedding_norm = DeviceNorm::place(Some(tensors.embedding_norm()?), hidden, sink)?;
         let layers = (0..config.layers).map(|number| DeviceLayer::place(tensors.layer(number)?, hidden, sink));
         let layers = layers.collect::<Result<_, _>>()?;

@@ -106,6 +106,7 @@ impl ParameterType {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::model_support::{DEPTH_STEP, HIDDEN_MAX};
 
     #[test]
     fn every_kernel_is_described_by_the_manifest() {
@@ -118,5 +119,21 @@ mod tests {
         let listed = MANIFEST.matches("\"storage\": \"bf16\"").count();
         assert_eq!(listed, KERNELS.len(), "a kernel of the manifest is not part of the binary");
         assert!(KernelImage::find("gemm").is_err());
+    }
+
+    /// The chosen models are within the limits of every kernel.
+    #[test]
+    fn the_limits_of_the_manifest_are_those_of_the_supported_models() {
+        let manifest: Value = serde_json::from_str(MANIFEST).unwrap();
+        for entry in manifest["kernels"].as_array().unwrap() {
+            let (name, limits) = (&entry["name"], entry["limits"].as_object().unwrap());
+            assert!(!limits.is_empty(), "{name} has no limits");
+            for (parameter, limit) in limits {
+                let step = limit["multiple_of"].as_u64().unwrap_or(1);
+                let max = limit["max"].as_u64().unwrap_or(u64::MAX);
+                assert_eq!(DEPTH_STEP as u64 % step, 0, "{name}: {parameter} is a multiple of {step}");
+                assert!(max >= HIDDEN_MAX as u64, "{name}: {parameter} is at most {max}");
+            }
+        }
     }
 }

@@ -7,9 +7,9 @@ use crate::model::Model;
 use crate::pooling::Pooling;
 
 /// Maximum number of elements of a hidden state (`layer_norm.cuh`: registers of a warp).
-const HIDDEN_MAX: usize = 1024;
+pub(super) const HIDDEN_MAX: usize = 1024;
 /// Hidden and inner states have a multiple of this number of elements (`gemm.cu`: depth of a tile).
-const DEPTH_STEP: usize = 32;
+pub(super) const DEPTH_STEP: usize = 32;
 
 /// Names of the kernels that depend on the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,30 +1,8 @@
 //! Directories that are damaged, incomplete or hostile end with an error that names the place, and
 //! never with a panic.
 
-use tempfile::TempDir;
-
 use super::*;
 use crate::{ExecuteError, LoadError};
-
-/// Returns a copy of a model.
-fn copy_of(name: &str) -> TempDir {
-    let copy = tempfile::tempdir().unwrap();
-    copy_folder(&goldens().join(name), copy.path());
-    copy
-}
-
-fn copy_folder(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy_folder(&entry.path(), &to);
-        } else {
-            std::fs::copy(entry.path(), to).unwrap();
-        }
-    }
-}
 
 /// Opens a model and packs its weights.
 fn load(folder: &Path) -> Result<CpuExecutor, LoadError> {
@@ -135,8 +113,78 @@ fn damaged_text_files_never_panic() {
             changed[at] = b'9';
             std::fs::write(&path, changed).unwrap();
             drop(load(copy.path()));
+            encode_samples(copy.path());
         }
     }
+}
+
+/// Encodes texts, a pair and ids if the model can be opened. The results are of no interest.
+fn encode_samples(folder: &Path) {
+    let Ok(model) = Model::open(folder) else { return };
+    let tokenizer = model.tokenizer();
+    for text in ["", "a man eats", "日本 é \u{0301}", &"x".repeat(3000)] {
+        drop(tokenizer.encode_text(text, true));
+        drop(tokenizer.encode_pair(text, "fox", true));
+        drop(tokenizer.list_tokens(text, true, crate::OffsetUnit::Chars));
+    }
+    drop(tokenizer.decode(&[0, 5, u32::MAX], true));
+}
+
+/// Another process may write to the files of a model that is in use.
+#[test]
+fn truncated_weights_are_errors() {
+    for name in ["bert", "roberta", "modernbert"] {
+        let copy = copy_of(name);
+        let model = Model::open(copy.path()).unwrap();
+        let mut executor = executor(&model, 2);
+        for entry in std::fs::read_dir(copy.path()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "safetensors") {
+                std::fs::File::options().write(true).open(path).unwrap().set_len(100).unwrap();
+            }
+        }
+        let mut batch = PackedBatch::new(TOKENS_MAX);
+        batch.push(&model.tokenizer().encode_ids(&[5, 6], false).unwrap(), OutputKind::Embedding).unwrap();
+        assert!(executor.execute(&batch).unwrap()[0].is_err(), "{name}");
+        let options = CpuOptions { threads: Some(1), tokens_max: 64 };
+        let error = CpuExecutor::new(&model, options).unwrap_err().to_string();
+        assert!(error.contains(".safetensors: the file: found failed to fill whole buffer"), "{error}");
+    }
+}
+
+/// An encoder for embeddings may have the name of a classifier.
+#[test]
+fn a_classifier_without_the_weights_of_its_head_embeds() {
+    for (name, tensor) in [("roberta-classify", "classifier.out_proj."), ("distilbert-classify", "classifier.")] {
+        let copy = copy_of(name);
+        let path = copy.path().join("model.safetensors");
+        let mut bytes = std::fs::read(&path).unwrap();
+        // Another name of the same length.
+        while let Some(at) = bytes.windows(tensor.len() + 1).position(|part| part == format!("\"{tensor}").as_bytes()) {
+            bytes[at + 1] = b'x';
+        }
+        std::fs::write(&path, bytes).unwrap();
+        let model = Model::open(copy.path()).unwrap();
+        assert!(model.head().is_none(), "{name}");
+        let sequence = model.tokenizer().encode_ids(&[5, 6], false).unwrap();
+        let mut executor = executor(&model, 1);
+        assert_eq!(execute(&mut executor, std::slice::from_ref(&sequence), OutputKind::Embedding)[0].len(), 48);
+        let mut batch = PackedBatch::new(TOKENS_MAX);
+        batch.push(&sequence, OutputKind::Logits).unwrap();
+        assert!(matches!(executor.execute(&batch), Err(ExecuteError::NoHead { .. })), "{name}");
+    }
+}
+
+#[test]
+fn a_tensor_in_two_files_is_an_error() {
+    let copy = copy_of("bert");
+    let index = copy.path().join("model.safetensors.index.json");
+    std::fs::copy(copy.path().join("model-00001-of-00002.safetensors"), copy.path().join("again.safetensors")).unwrap();
+    let text = std::fs::read_to_string(&index).unwrap();
+    let text = text.replace("\"weight_map\": {", "\"weight_map\": {\"other\": \"again.safetensors\", ");
+    std::fs::write(index, text).unwrap();
+    let error = load(copy.path()).unwrap_err().to_string();
+    assert!(error.contains("tensor `") && error.contains("found another one in"), "{error}");
 }
 
 /// Sets the first elements of a row of a tensor to numbers that are none, in whichever file has it.
@@ -197,7 +245,7 @@ fn layers_with_weights_that_are_not_finite_fail_every_sequence() {
     }
 }
 
-/// The activation functions of heads (hyperbolic tangent, `ReLU` and GELU) have finite results for
+/// The activation functions of heads (hyperbolic tangent, rectifier and GELU) have finite results for
 /// numbers that are none, unless they are written for them.
 #[test]
 fn heads_with_weights_that_are_not_finite_fail_every_sequence() {

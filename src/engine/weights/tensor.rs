@@ -1,5 +1,6 @@
 //! A tensor of weights, decoded row by row.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,7 +8,11 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use safetensors::Dtype;
 
-use super::map::FileMap;
+use super::file::WeightFile;
+
+/// Maximum size of a table that is kept in memory: 1024 positions of 1024 elements in F32. Most
+/// encoders have 512 positions.
+const LOADED_BYTES_MAX: usize = 4 << 20;
 
 /// Type of the numbers of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,14 +22,17 @@ pub(crate) enum WeightType {
     Bf16,
 }
 
-/// A tensor of weights in a mapped file, as rows of its last dimension.
+/// A tensor of weights in a file, as rows of its last dimension.
 #[derive(Clone)]
 pub(crate) struct WeightTensor {
-    file: Arc<FileMap>,
-    bytes: Range<usize>,
-    kind: WeightType,
+    file: Arc<WeightFile>,
+    /// Position of the first row in the file.
+    start: u64,
+    dtype: WeightType,
     rows: usize,
     columns: usize,
+    /// All rows, if they are kept in memory.
+    loaded: Option<Arc<[u8]>>,
 }
 
 // === impl WeightType ===
@@ -52,12 +60,23 @@ impl WeightType {
 
 impl WeightTensor {
     /// `None` if the bytes do not have the size of the shape.
-    pub(super) fn new(file: &Arc<FileMap>, bytes: Range<usize>, kind: WeightType, shape: &[usize]) -> Option<Self> {
+    pub(super) fn new(file: &Arc<WeightFile>, bytes: Range<u64>, dtype: WeightType, shape: &[usize]) -> Option<Self> {
         let (columns, rows) = shape.split_last()?;
         let rows = rows.iter().try_fold(1_usize, |product, size| product.checked_mul(*size))?;
-        let size = rows.checked_mul(*columns)?.checked_mul(kind.size())?;
-        let is_whole = file.bytes().get(bytes.clone())?.len() == size;
-        is_whole.then(|| Self { file: Arc::clone(file), bytes, kind, rows, columns: *columns })
+        let size = rows.checked_mul(*columns)?.checked_mul(dtype.size())?;
+        let is_whole = bytes.end <= file.bytes() && bytes.end.checked_sub(bytes.start)? == u64::try_from(size).ok()?;
+        let (file, start) = (Arc::clone(file), bytes.start);
+        is_whole.then_some(Self { file, start, dtype, rows, columns: *columns, loaded: None })
+    }
+
+    /// Reads all rows into memory if they are few: for tables of which every token needs a row.
+    pub(crate) fn load_small(mut self) -> Self {
+        let size = self.rows * self.columns * self.dtype.size();
+        if size <= LOADED_BYTES_MAX {
+            let mut bytes = vec![0; size];
+            self.loaded = self.file.read(self.start, &mut bytes).ok().map(|()| bytes.into());
+        }
+        self
     }
 
     /// Number of rows: the product of all dimensions but the last.
@@ -65,16 +84,21 @@ impl WeightTensor {
         self.rows
     }
 
-    /// Writes a row as f32 into `row`, which has as many elements. A row beyond the last
-    /// one is zero.
+    /// Writes a row as f32 into `row`, which has as many elements.
+    ///
+    /// A row beyond the last one is zero. If the file was truncated since it was opened, or cannot
+    /// be read, the row is not a number, so that results are refused as not finite, and
+    /// [`super::ModelWeights::check_reads`] has the reason.
     pub(crate) fn read_row(&self, at: usize, row: &mut [f32]) {
-        let size = self.columns * self.kind.size();
-        let tensor = self.file.bytes().get(self.bytes.clone()).unwrap_or_default();
-        let Some(bytes) = at.checked_mul(size).and_then(|start| tensor.get(start..)?.get(..size)) else {
+        if at >= self.rows {
             row.fill(0.0);
             return;
+        }
+        let Some(bytes) = self.row_bytes(at) else {
+            row.fill(f32::NAN);
+            return;
         };
-        match self.kind {
+        match self.dtype {
             WeightType::F32 => {
                 let (numbers, _) = bytes.as_chunks::<4>();
                 row.iter_mut().zip(numbers).for_each(|(to, from)| *to = f32::from_le_bytes(*from));
@@ -90,6 +114,17 @@ impl WeightTensor {
         }
     }
 
+    fn row_bytes(&self, at: usize) -> Option<Cow<'_, [u8]>> {
+        let size = self.columns * self.dtype.size();
+        if let Some(loaded) = &self.loaded {
+            return Some(loaded.get(at * size..)?.get(..size)?.into());
+        }
+        let mut bytes = vec![0; size];
+        let start = self.start.checked_add(u64::try_from(at * size).ok()?)?;
+        self.file.read(start, &mut bytes).ok()?;
+        Some(bytes.into())
+    }
+
     /// Returns the elements of a vector, or of all rows.
     pub(crate) fn to_vec(&self) -> Vec<f32> {
         let mut all = vec![0.0; self.rows * self.columns];
@@ -103,7 +138,7 @@ impl WeightTensor {
 impl fmt::Debug for WeightTensor {
     /// Prints the shape only.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, rows, columns, .. } = self;
-        write!(f, "WeightTensor({rows} × {columns} of {kind:?})")
+        let Self { dtype, rows, columns, .. } = self;
+        write!(f, "WeightTensor({rows} × {columns} of {dtype:?})")
     }
 }

@@ -15,7 +15,9 @@ mod certs;
 mod control;
 mod drain;
 mod drain_state;
+mod engine;
 mod limits;
+mod model_server;
 mod port;
 mod report;
 mod resources;
@@ -57,7 +59,6 @@ use crate::config::Policy;
 use crate::error::BoxError;
 use crate::telemetry::LossyWriter;
 use crate::telemetry::log::LevelHandle;
-use crate::upstream::UpstreamTarget;
 
 /// Inputs of [`start`].
 #[derive(Debug)]
@@ -110,7 +111,7 @@ fn assemble(
     let aside = begun.aside.map(|left| CrashPassthrough { until: clock.now().after(left) });
     let policy =
         if aside.is_some() { requested.clone().into_passthrough(CRASH_GUARD_SOURCE) } else { requested.clone() };
-    let targets: Vec<UpstreamTarget> = bound.iter().map(|port| port.target.clone()).collect();
+    let targets: Vec<String> = bound.iter().map(|port| port.target.to_string()).collect();
     let BuiltPorts { resources, scopes, access_log, ready } = build_ports(&policy, bound, clock, seed)?;
     let metrics = resources.metrics.clone();
     let listen: Vec<SocketAddr> = ready.iter().flat_map(|port| port.listen.iter().copied()).collect();
@@ -178,16 +179,15 @@ fn spawn_resume(admin: &AdminServer, control: &SettingsHandle, aside: Option<Dur
     });
 }
 
-/// Logs the bound addresses as the first line, so that port 0 is usable.
-fn log_listening(listen: &[SocketAddr], admin: &AdminAddresses, upstreams: &[UpstreamTarget]) {
+/// Logs the bound addresses, so that port 0 is usable: as the first line, unless a model is loaded.
+fn log_listening(listen: &[SocketAddr], admin: &AdminAddresses, upstreams: &[String]) {
     let listen: Vec<String> = listen.iter().map(ToString::to_string).collect();
-    let upstream: Vec<String> = upstreams.iter().map(ToString::to_string).collect();
     let or_off = |address: Option<SocketAddr>| address.map_or("off".to_owned(), |address| address.to_string());
     tracing::info!(
         ?listen,
         metrics = or_off(admin.metrics),
         admin = or_off(admin.local),
-        upstream = upstream.join(", "),
+        upstream = upstreams.join(", "),
         version = env!("CARGO_PKG_VERSION"),
         "listening"
     );

@@ -1,5 +1,7 @@
 //! The process of `groupage proxy`: from its initial settings to the end of its drain.
 
+use std::time::Duration;
+
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::compose::{AppOptions, RunningApp, start};
@@ -11,6 +13,10 @@ use super::stream::StreamState;
 use crate::api::v1alpha1::LogFormat;
 use crate::config::{self, LoadError};
 use crate::telemetry::log::{self, LevelHandle, LineFormat};
+
+/// Time to write the responses of failed calls before the process ends because of an internal error:
+/// enough for some thousand small responses, and short beside the restart that follows.
+const FAILED_RESPONSES_MAX: Duration = Duration::from_millis(500);
 
 /// A proxy that has settings to start with.
 #[derive(Debug)]
@@ -91,8 +97,10 @@ impl ProxyProcess {
 async fn serve_until_stopped(mut running: RunningApp, mut stop: StopSignals) -> u8 {
     tokio::select! {
         () = stop.recv() => {}
-        () = running.failed() => {
-            tracing::error!("the scheduler panicked three times in a minute");
+        reason = running.failed() => {
+            tracing::error!(reason, "the process ends");
+            // Calls that have failed receive their responses.
+            tokio::time::timeout(FAILED_RESPONSES_MAX, running.drain()).await.ok();
             return EXIT_INTERNAL;
         }
     }

@@ -14,6 +14,10 @@ pub(super) struct Args {
     /// URL of the model server: `http://HOST:PORT`, `https://HOST:PORT` or `unix:/PATH`
     #[arg(long, value_name = "URL")]
     pub(super) upstream: Option<String>,
+    /// Directory of a model that the process serves itself: config.json, tokenizer.json and
+    /// safetensors, as published on Hugging Face
+    #[arg(long, value_name = "MODEL_DIR", conflicts_with_all = ["upstream", "capture"])]
+    pub(super) engine: Option<String>,
     /// Address to listen on, port 0 for any free port; may be repeated [default: :15080]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     pub(super) listen: Vec<String>,
@@ -70,6 +74,7 @@ impl Args {
         let flags = Overrides {
             listen: listen.map(|value| Sourced::flag("--listen", value)),
             upstream: self.upstream.map(|value| Sourced::flag("--upstream", value)),
+            engine: self.engine.map(|value| Sourced::flag("--engine", value)),
             metrics: self.metrics.map(|value| Sourced::flag("--metrics", value)),
             admin: self.admin.map(|value| Sourced::flag("--admin", value)),
             log_format: self.log_format.map(|value| Sourced::flag("--log-format", format!("{value:?}"))),

@@ -37,7 +37,7 @@ impl Policy {
         // Keeps the order of the schema, in which `proxy` is last.
         let hot = self.settings.iter().filter(|setting| !setting.path.starts_with(FIXED)).cloned();
         let settings = hot.chain(startup_settings(started).cloned()).collect();
-        (Self { proxy: started.proxy.clone(), settings, ..self }, pending)
+        (Self { proxy: started.proxy.clone(), engine: started.engine.clone(), settings, ..self }, pending)
     }
 
     /// Returns the differences from an earlier policy, in the order of the schema. Keys that no

@@ -52,6 +52,8 @@ pub struct Overrides {
     pub listen: Option<Sourced<Vec<String>>>,
     /// `proxy.upstream`.
     pub upstream: Option<Sourced<String>>,
+    /// Directory of the model that the process executes itself.
+    pub engine: Option<Sourced<String>>,
     /// `proxy.admin.metrics`.
     pub metrics: Option<Sourced<String>>,
     /// `proxy.admin.local`.
@@ -142,6 +144,8 @@ impl Overrides {
                 source: given.source,
             }),
             upstream: one("GROUPAGE_UPSTREAM"),
+            // A process executes a model only where its command line requests it.
+            engine: None,
             metrics: one("GROUPAGE_METRICS"),
             admin: one("GROUPAGE_ADMIN"),
             log_format: one("GROUPAGE_LOG_FORMAT"),
@@ -161,6 +165,7 @@ impl Overrides {
         Self {
             listen: self.listen.or(other.listen),
             upstream: self.upstream.or(other.upstream),
+            engine: self.engine.or(other.engine),
             metrics: self.metrics.or(other.metrics),
             admin: self.admin.or(other.admin),
             log_format: self.log_format.or(other.log_format),

@@ -46,9 +46,19 @@ pub struct Policy {
     pub failure: FailureHandling,
     /// Share of the members of batches that are also sent alone, to compare the responses.
     pub verify: Share,
+    /// The model that the process executes itself; `None` with a model server behind it.
+    pub engine: Option<EngineConfig>,
     /// Settings of the process.
     pub proxy: ProcessConfig,
     pub(super) settings: Vec<Setting>,
+}
+
+/// A model that the process executes itself. It takes the place of the upstream, and is fixed at the
+/// start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineConfig {
+    /// Directory of the model.
+    pub model: PathBuf,
 }
 
 /// A route of a policy.

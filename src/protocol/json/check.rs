@@ -5,7 +5,7 @@
 //! unescaped string bytes are scanned eight bytes at a time (SWAR), and lists of decimal numbers 64
 //! bytes at a time (`decimals`), which keeps responses with thousands of floats cheap.
 
-use super::decimals::skip_decimals;
+use super::decimals::{BLOCK_LEN, skip_decimals};
 use super::{byte_at, skip_whitespace};
 
 /// Deepest nesting that is ever accepted, independent of the policy. FastAPI fails near a depth of
@@ -16,9 +16,13 @@ pub(crate) const NESTING_MAX: usize = 256;
 /// exponent.
 const WIDE_DIGITS: usize = 300;
 
-/// Numbers that are read one by one after a block that could not be skipped as a whole. Where every
-/// number has an exponent, a block is tried in vain after each few of them.
+/// Numbers of a list that are read one by one before a block is tried, so that short lists and those
+/// with exponents or line ends cost little more than without blocks: four numbers with an exponent are
+/// about as long as a block.
 const NUMBERS_BETWEEN_BLOCKS: usize = 4;
+
+// Blocks are skipped without a check of the range: a number of them has digits of two at most.
+const _: () = assert!(2 * BLOCK_LEN < WIDE_DIGITS);
 
 /// Requirements on a document beyond the JSON grammar.
 #[derive(Debug, Clone, Copy)]
@@ -162,14 +166,14 @@ fn word(doc: &[u8], pos: usize, word: &[u8]) -> Result<usize, JsonError> {
 fn numbers(doc: &[u8], start: usize, rules: JsonRules) -> Result<usize, JsonError> {
     let mut next = start;
     loop {
-        let after_comma = skip_decimals(doc, next);
-        if after_comma > next {
-            let end = after_comma - 1;
+        for _ in 0..NUMBERS_BETWEEN_BLOCKS {
+            let end = number(doc, next, rules)?;
             let Some(following) = following_number(doc, end) else { return Ok(end) };
             next = following;
         }
-        for _ in 0..NUMBERS_BETWEEN_BLOCKS {
-            let end = number(doc, next, rules)?;
+        let after_comma = skip_decimals(doc, next);
+        if after_comma > next {
+            let end = after_comma - 1;
             let Some(following) = following_number(doc, end) else { return Ok(end) };
             next = following;
         }

@@ -9,7 +9,7 @@
 use wide::u8x16;
 
 /// Bytes in a block: one for each bit of a mask.
-const BLOCK_LEN: usize = 64;
+pub(super) const BLOCK_LEN: usize = 64;
 
 /// Classes of the bytes of a block, as masks: bit `i` belongs to byte `i`.
 #[derive(Debug, Default, Clone, Copy)]
@@ -139,45 +139,48 @@ mod tests {
 
     #[test]
     fn a_list_is_skipped_up_to_its_last_comma_in_a_whole_block() {
-        let numbers = "-0.012345678901234567,0.5, 17,-3,1234567890123456.75,0,-0,".repeat(20);
-        let whole = numbers.len() - numbers.len() % BLOCK_LEN;
-        let expected = numbers.get(..whole).unwrap().rfind(',').unwrap() + 1;
-        assert_eq!(skip_decimals(numbers.as_bytes(), 0), expected);
-        assert_eq!(skip_decimals(format!("[{numbers}").as_bytes(), 1), {
-            let whole = numbers.len() - numbers.len() % BLOCK_LEN;
-            numbers.get(..whole).unwrap().rfind(',').unwrap() + 2
-        });
+        for number in ["-0.012345678901234567,0.5,17,-3,1234567890123456.75,0,-0,", "-0.5, ", "0, -7, 1.25, "] {
+            // A block of digits only is not skipped.
+            for pad in 0..BLOCK_LEN - 1 {
+                let list = format!("{}1,{}", "2".repeat(pad), number.repeat(40));
+                let whole = list.len() - list.len() % BLOCK_LEN;
+                let last = list.get(..whole).unwrap().rfind(',').unwrap();
+                assert_eq!(skip_decimals(list.as_bytes(), 0), last + 1, "{list}");
+                assert_eq!(skip_decimals(format!("[{list}").as_bytes(), 1), last + 2, "{list}");
+            }
+        }
         assert_eq!(skipped("1,2,3"), "", "less than a block");
     }
 
+    /// Flaws at every position of a block, after a comma and after a comma and a space.
     #[test]
     fn a_flaw_ends_the_list_at_the_comma_before_it_wherever_it_is() {
-        let tail = ",0.25".repeat(40);
         let flaws = [
-            "00", "01.5", "-01", "1.2.3", "1..2", ".5", "1.", "-", "--1", "1-", "1e5", "+1", "1 ", "  1", " ", "", "a",
-            "0.1.", "-.1",
+            "00", "01.5", "-01", "-00", "1.2.3", "1..2", ".5", "1.", "-", "--1", "1-", "1e5", "+1", "1 ", "  1", "- 1",
+            " ", "", "a", "0.1.", "-.1", "1 2",
         ];
-        for before in 1..140 {
-            let head = "7,".repeat(before);
-            for flaw in flaws {
-                let list = format!("{head}{flaw}{tail}");
+        let tail = ",0.25".repeat(40);
+        for pad in 0..2 * BLOCK_LEN {
+            // An item of each length puts the flaw at every position. Long items are not skipped.
+            let head = format!("{},{}7,", "1".repeat(pad % BLOCK_LEN + 1), "7,".repeat(pad / BLOCK_LEN * 40));
+            for (flaw, separator) in flaws.iter().flat_map(|flaw| [(flaw, ""), (flaw, " ")]) {
+                let list = format!("{head}{separator}{flaw}{tail}");
                 let part = skipped(&list);
-                assert!(part.len() <= head.len(), "{flaw:?} after {before}: {part}");
-                assert!(part.len() + BLOCK_LEN + 4 >= head.len(), "{flaw:?} after {before}: {part}");
+                assert!(part.len() <= head.len(), "{flaw:?} after {head:?} and {separator:?}: {part}");
             }
-            let list = format!("{head}{}{tail}", "9".repeat(130));
+            let list = format!("{head}{}{tail}", "9".repeat(2 * BLOCK_LEN));
             assert!(skipped(&list).len() <= head.len(), "a long run of digits");
         }
     }
 
     #[test]
     fn a_number_across_blocks_is_checked_as_a_whole() {
-        for pad in 0..63 {
-            let head = "1".repeat(pad);
-            let good = format!("{head}3.{}5,{}", "0".repeat(60 - pad.min(59)), "1,".repeat(64));
-            assert!(skipped(&good).len() > 64, "{good}");
-            let bad = format!("{head}3.{}5.5,{}", "0".repeat(60 - pad.min(59)), "1,".repeat(64));
-            assert_eq!(skipped(&bad), "", "{bad}");
+        let tail = "1,".repeat(BLOCK_LEN);
+        // The digits after the point end near the beginning and near the end of the second block.
+        for (digits, length) in (1..BLOCK_LEN - 1).flat_map(|digits| [(digits, 70), (digits, 126)]) {
+            let number = format!("{}.{}", "1".repeat(digits), "5".repeat(length - digits - 1));
+            assert!(skipped(&format!("{number},{tail}")).len() > length, "{number}");
+            assert_eq!(skipped(&format!("{number}.5,{tail}")), "", "{number}.5");
         }
     }
 }

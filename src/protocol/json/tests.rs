@@ -109,6 +109,16 @@ fn invalid_json_is_rejected() {
 }
 
 #[test]
+fn a_number_out_of_range_is_found_in_a_long_list() {
+    let numbers = "0.5,".repeat(100);
+    for wide in ["9".repeat(310), format!("-{}.5", "9".repeat(310)), "1e999".to_owned()] {
+        let list = format!("[{numbers}{wide},{numbers}1]");
+        assert_eq!(validate(list.as_bytes(), STRICT), Err(JsonError::Range), "{wide}");
+        assert_eq!(validate(list.as_bytes(), ANSWER), Ok(()), "{wide}");
+    }
+}
+
+#[test]
 fn bare_words_are_numbers_only_if_they_are_allowed() {
     for text in ["NaN", "[Infinity,-Infinity]", "{\"a\":NaN}"] {
         assert_eq!(validate(text.as_bytes(), ANSWER), Ok(()), "{text}");

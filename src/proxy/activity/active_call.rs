@@ -8,15 +8,29 @@ use super::ConnectionActivity;
 /// A guard that keeps its connection busy.
 #[derive(Debug)]
 pub(in super::super) struct ActiveCall {
-    pub(super) activity: Arc<ConnectionActivity>,
-    pub(super) untaken: bool,
-    pub(super) upload: bool,
-    pub(super) answer: bool,
+    activity: Arc<ConnectionActivity>,
+    /// Response bytes are available of which nothing has been taken.
+    untaken: bool,
+    /// The guard is that of an upload.
+    upload: bool,
+    /// The response has begun.
+    answer: bool,
 }
 
 // === impl ActiveCall ===
 
 impl ActiveCall {
+    /// Creates the guard of a call, which the connection counts as busy already.
+    pub(super) const fn for_call(activity: Arc<ConnectionActivity>) -> Self {
+        Self { activity, untaken: false, upload: false, answer: false }
+    }
+
+    /// Creates the guard of an upload, which the connection counts as busy and as an upload
+    /// already.
+    pub(super) const fn for_upload(activity: Arc<ConnectionActivity>) -> Self {
+        Self { activity, untaken: false, upload: true, answer: false }
+    }
+
     /// Records that the response has begun.
     pub(in super::super) fn on_response_start(&mut self) {
         self.answer = true;

@@ -1,9 +1,15 @@
-//! The driver task: receives events, polls the batching core and executes its decisions. `dispatch`
-//! executes those that send a batch.
+//! The driver task: receives events, polls the batching core and executes its decisions.
+//!
+//! - `supervisor`: restarts after a panic, and the state that survives them.
+//! - `enqueue`: arrival of a call.
+//! - `published_limits`: limits that the server publishes, and calls that wait for them.
+//! - `dispatch`: execution of the decisions that send a batch.
+//! - `merging_log`: log lines about the end of merging.
 
 mod dispatch;
 mod enqueue;
 mod merging_log;
+mod published_limits;
 mod supervisor;
 
 use std::collections::HashMap;

@@ -78,6 +78,41 @@ fn blocks_race_for_a_location() {
 }
 
 #[test]
+fn warps_of_a_block_race_for_a_location_of_global_memory() {
+    // The warps write and read the words of the other one.
+    let body = "st.global.u32 [%rd2], %r1;\nbar.sync 0;\nxor.b32 %r3, %r1, 32;\nmul.wide.u32 %rd3, %r3, 4;\n\
+                add.s64 %rd3, %rd3, %rd1;\nld.global.u32 %r4, [%rd3];\nbar.sync 0;\nst.global.u32 [%rd2], %r4;";
+    assert_eq!(run(body, shape(1, 64, 0)).unwrap()[..2], [32, 33]);
+    for barrier in [0, 1] {
+        let mut parts: Vec<&str> = body.split("bar.sync 0;\n").collect();
+        let after = parts.remove(barrier + 1);
+        let joined = format!("{}{after}", parts[barrier]);
+        parts[barrier] = &joined;
+        let fault = run(&parts.join("bar.sync 0;\n"), shape(1, 64, 0)).unwrap_err();
+        assert!(matches!(fault.kind, FaultKind::GlobalRace { .. }), "{fault}");
+    }
+}
+
+#[test]
+fn constants_are_not_written() {
+    let body = "ld.global.nc.u32 %r2, [%rd2];\nst.global.u32 [%rd2], %r1;";
+    let fault = run(body, shape(1, 32, 0)).unwrap_err();
+    assert!(matches!(fault.kind, FaultKind::ReadOnlyWrite { .. }), "{fault}");
+    run(&body.replace(".nc", ""), shape(1, 32, 0)).unwrap();
+}
+
+#[test]
+fn registers_are_written_before_they_are_read() {
+    let body = "setp.lt.u32 %p1, %r1, 8;\n@%p1 mov.u32 %r2, 5;\nst.global.u32 [%rd2], %r2;";
+    let fault = run(body, shape(1, 32, 0)).unwrap_err();
+    assert_eq!(fault.kind, FaultKind::UnsetRegister { register: "%r2".to_owned() });
+    assert_eq!(fault.location.unwrap().lane, Some(8), "the first lane that has not written it");
+    assert_eq!(run(&body.replace("\nst", "\n@%p1 st"), shape(1, 32, 0)).unwrap()[..2], [5, 5]);
+    let fault = run("@%p2 st.global.u32 [%rd2], %r1;", shape(1, 32, 0)).unwrap_err();
+    assert_eq!(fault.kind, FaultKind::UnsetRegister { register: "%p2".to_owned() }, "a guard");
+}
+
+#[test]
 fn barriers_need_all_lanes_that_have_not_returned() {
     let guarded = "setp.lt.u32 %p1, %r1, 8;\n";
     let fault = run(&format!("{guarded}@%p1 bar.sync 0;"), shape(1, 32, 0)).unwrap_err();
@@ -112,6 +147,7 @@ fn launches_are_checked_against_the_kernel() {
     let module = module("");
     let mut device = Device::new();
     let pointer = KernelArgument::Pointer(device.allocate(4));
+    let one = shape(1, 32, 0);
     let mut launch = |name, shape, arguments: &[KernelArgument]| device.launch(&module, name, shape, arguments);
     let refused = [
         (launch("other", shape(1, 32, 0), &[pointer]), "it has test"),
@@ -120,6 +156,9 @@ fn launches_are_checked_against_the_kernel() {
         (launch("test", shape(0, 32, 0), &[pointer]), "a grid of 0 blocks"),
         (launch("test", shape(1, 2048, 0), &[pointer]), "a block of 2048 threads"),
         (launch("test", shape(1, 32, 1 << 20), &[pointer]), "bytes of shared memory"),
+        (launch("test", LaunchShape { blocks: [1, 65_536, 1], ..one }, &[pointer]), "a grid of 65536 by 1 rows"),
+        (launch("test", LaunchShape { blocks: [1, 1, 65_536], ..one }, &[pointer]), "a grid of 1 by 65536 rows"),
+        (launch("test", LaunchShape { threads: [1, 1, 65], ..one }, &[pointer]), "a block of 65 layers"),
     ];
     for (result, reason) in refused {
         let fault = result.unwrap_err();

@@ -3,7 +3,7 @@
 use super::{BlockState, from_bytes};
 use crate::bits::{LANES, LaneValues, index, lanes_in, low_word, sign_extend, truncate};
 use crate::fault::{FaultKind, LaneFault, MemorySpace};
-use crate::instruction::{BitWidth, MemoryOperand, Operand, Operation, Register, ScalarType};
+use crate::instruction::{BitWidth, MemoryOperand, Operand, Operation, ScalarType};
 use crate::warp::{COPY_BYTES_MAX, Warp};
 
 /// Bytes of the widest vector: `.v4.u32` and `.v2.u64`.
@@ -36,24 +36,24 @@ fn for_lanes(
 pub(super) fn load(
     warp: &mut Warp,
     block: &mut BlockState<'_>,
-    (space, scalar): (MemorySpace, ScalarType),
-    targets: &[Register],
-    address: MemoryOperand,
+    operation: &Operation,
     active: u32,
 ) -> Result<(), LaneFault> {
-    let addresses = addresses(warp, block, space, address);
+    let Operation::Load { space, scalar, is_constant, targets, address } = operation else { return Ok(()) };
+    let addresses = addresses(warp, block, *space, *address);
     let width = scalar.width();
     let bytes = width.bytes() * targets.len();
+    let origin = block.origin(warp);
     for_lanes(active, &addresses, |lane, address| {
         let mut buffer = [0; VECTOR_BYTES_MAX];
         let source = match space {
-            MemorySpace::Global => block.global.read(address, bytes, bytes, block.number)?,
+            MemorySpace::Global => block.global.read(address, bytes, bytes, (origin, *is_constant))?,
             MemorySpace::Shared => block.shared.read(address, bytes, warp.index)?,
             MemorySpace::Local => warp.local.read(lane, address, bytes)?,
         };
         buffer.iter_mut().zip(source).for_each(|(target, source)| *target = *source);
         for (target, element) in targets.iter().zip(buffer.chunks_exact(width.bytes())) {
-            warp.write_lane(*target, lane, extend(scalar, from_bytes(element)));
+            warp.write_lane(*target, lane, extend(*scalar, from_bytes(element)));
         }
         Ok(())
     })
@@ -79,6 +79,7 @@ pub(super) fn store(
     active: u32,
 ) -> Result<(), LaneFault> {
     let addresses = addresses(warp, block, space, address);
+    let origin = block.origin(warp);
     let bytes = width.bytes() * sources.len();
     let mut data = [[0; VECTOR_BYTES_MAX]; LANES];
     for (at, source) in sources.iter().enumerate() {
@@ -91,7 +92,7 @@ pub(super) fn store(
     for_lanes(active, &addresses, |lane, address| {
         let data = data.get(lane).and_then(|data| data.get(..bytes)).unwrap_or_default();
         match space {
-            MemorySpace::Global => block.global.write(address, data, block.number),
+            MemorySpace::Global => block.global.write(address, data, origin),
             MemorySpace::Shared => block.shared.write(address, data, warp.index),
             MemorySpace::Local => warp.local.write(lane, address, data),
         }
@@ -110,25 +111,7 @@ pub(super) fn copy(
     active: u32,
 ) -> Result<(), LaneFault> {
     match operation {
-        Operation::CopyAsync { target, source, size, length } => {
-            let targets = addresses(warp, block, MemorySpace::Shared, *target);
-            let sources = addresses(warp, block, MemorySpace::Global, *source);
-            let size_operand = Operand::Immediate(*size as u64);
-            let lengths = warp.read(length.unwrap_or(size_operand), &block.geometry);
-            for_lanes(active, &targets, |lane, target| {
-                let length = index(u64::from(low_word(lengths.get(lane).copied().unwrap_or(0)))).min(*size);
-                let mut data = [0; COPY_BYTES_MAX];
-                if length > 0 {
-                    let source = sources.get(lane).copied().unwrap_or(0);
-                    // The whole copy has to be aligned, also if fewer bytes are read.
-                    let bytes = block.global.read(source, length, *size, block.number)?;
-                    data.iter_mut().zip(bytes).for_each(|(target, source)| *target = *source);
-                }
-                block.shared.begin_copy(target, *size, warp.index)?;
-                warp.copies.push(lane, target, data, *size);
-                Ok(())
-            })
-        }
+        Operation::CopyAsync { .. } => begin_copy(warp, block, operation, active),
         Operation::CommitCopies => {
             warp.copies.commit(active);
             Ok(())
@@ -142,4 +125,35 @@ pub(super) fn copy(
         }
         _ => Ok(()),
     }
+}
+
+/// Reads the sources of asynchronous copies and begins to write their targets.
+fn begin_copy(
+    warp: &mut Warp,
+    block: &mut BlockState<'_>,
+    operation: &Operation,
+    active: u32,
+) -> Result<(), LaneFault> {
+    let Operation::CopyAsync { target, source, size, length } = operation else { return Ok(()) };
+    let targets = addresses(warp, block, MemorySpace::Shared, *target);
+    let sources = addresses(warp, block, MemorySpace::Global, *source);
+    let lengths = warp.read(length.unwrap_or(Operand::Immediate(*size as u64)), &block.geometry);
+    let origin = block.origin(warp);
+    for_lanes(active, &targets, |lane, target| {
+        let length = index(u64::from(low_word(lengths.get(lane).copied().unwrap_or(0))));
+        if length > *size {
+            return Err(FaultKind::CopyLength { length, size: *size });
+        }
+        let source = sources.get(lane).copied().unwrap_or(0);
+        // The whole copy has to be aligned, also if fewer bytes or none are read.
+        block.global.check_address(source, *size)?;
+        let mut data = [0; COPY_BYTES_MAX];
+        if length > 0 {
+            let bytes = block.global.read(source, length, *size, (origin, false))?;
+            data.iter_mut().zip(bytes).for_each(|(target, source)| *target = *source);
+        }
+        block.shared.begin_copy(target, *size, warp.index)?;
+        warp.copies.push(lane, target, data, *size);
+        Ok(())
+    })
 }

@@ -1,8 +1,8 @@
 //! Exchange of registers between lanes, and barriers of a warp.
 
-use crate::bits::{LANES, LaneValues, index, lanes_in, low_word};
+use crate::bits::{LANES, LaneValues, index, lanes_in, low_word, truncate};
 use crate::fault::{FaultKind, LaneFault};
-use crate::instruction::{Operand, Operation, ShuffleMode};
+use crate::instruction::{BitWidth, Operand, Operation, ShuffleMode};
 use crate::warp::{BlockGeometry, Warp};
 
 /// Largest distance and lane of a shuffle.
@@ -20,7 +20,9 @@ pub(super) fn execute(
         Operation::Shuffle { mode, target, valid, source, lane, clamp, members } => {
             check_members(&warp.read(*members, geometry), "shfl.sync", active)?;
             let read = |operand: Operand| warp.read(operand, geometry);
-            let (values, distances, clamps) = (read(*source), read(*lane), read(*clamp));
+            // An immediate source has more bits than the type.
+            let values = read(*source).map(|value| truncate(value, BitWidth::Word));
+            let (distances, clamps) = (read(*lane), read(*clamp));
             let mut results = values;
             let mut within = [0; LANES];
             for lane in lanes_in(active) {

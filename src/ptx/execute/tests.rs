@@ -1,5 +1,7 @@
 //! Each group of instructions, from PTX of a few lines.
 
+mod copies;
+
 use crate::device::{Device, KernelArgument, LaunchShape};
 use crate::fault::{DeviceFault, FaultKind};
 use crate::parser::Module;
@@ -171,6 +173,19 @@ fn conversions_round_and_saturate() {
 }
 
 #[test]
+fn immediates_have_the_bits_of_the_type() {
+    let all = "setp.eq.u32 %p1, %r0, %r0;\n";
+    for (body, bits) in [
+        ("selp.b32 %rd3, -1, 0, %p1;", 32),
+        ("selp.b16 %rd3, -1, 0, %p1;", 16),
+        ("shfl.sync.idx.b32 %rd3, -1, 3, 31, -1;", 32),
+        ("mov.b32 %rd3, -1;", 32),
+    ] {
+        assert_eq!(run_warp(&[], &format!("{all}{body}")).unwrap()[3], (1 << bits) - 1, "{body}");
+    }
+}
+
+#[test]
 fn vectors_are_loaded_and_stored() {
     let body = "ld.global.nc.v4.u32 {%r2, %r3, %r4, %r5}, [%rd1+16];\nst.shared.v2.u32 [shared+8], {%r4, %r5};\n\
                 ld.shared.u64 %rd3, [shared+8];";
@@ -257,27 +272,4 @@ fn matrices_are_multiplied_in_fragment_layout() {
             "{format}"
         );
     }
-}
-
-#[test]
-fn copies_arrive_when_they_are_waited_for() {
-    let copy = "shl.b32 %r2, %r0, 2;\nmul.wide.u32 %rd6, %r2, 1;\nadd.s64 %rd6, %rd6, %rd1;\n\
-                cp.async.ca.shared.global [%r2], [%rd6], 4;\ncp.async.commit_group;\n";
-    let read = "ld.shared.u32 %r9, [%r2];\ncvt.u64.u32 %rd3, %r9;";
-    let out = run_warp(&[7, 8, 9], &format!("{copy}cp.async.wait_group 0;\n{read}")).unwrap();
-    assert_eq!(out[..4], [7, 8, 9, 0]);
-    let fault = run_warp(&[7], &format!("{copy}cp.async.wait_group 1;\n{read}")).unwrap_err();
-    assert!(matches!(fault.kind, FaultKind::IncompleteCopy { .. }), "{fault}");
-    let fault =
-        run_warp(&[7], &format!("{}cp.async.wait_group 0;\n{read}", copy.replace("cp.async.commit_group;", "")))
-            .unwrap_err();
-    assert!(matches!(fault.kind, FaultKind::IncompleteCopy { .. }), "{fault}");
-    // Three bytes are read, and the others are zero.
-    let part = copy.replace("[%rd6], 4;", "[%rd6], 4, 3;");
-    let out = run_warp(&[0x0403_0201], &format!("{part}cp.async.wait_group 0;\n{read}")).unwrap();
-    assert_eq!(out[0], 0x0003_0201);
-    // With length 0, the source is not read.
-    let empty = copy.replace("[%rd6], 4;", "[%rd6+4096], 4, 0;");
-    let out = run_warp(&[7], &format!("{empty}cp.async.wait_group 0;\n{read}")).unwrap();
-    assert_eq!(out[0], 0);
 }

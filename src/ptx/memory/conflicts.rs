@@ -1,7 +1,10 @@
-//! Detection of races between the blocks of a launch.
+//! Detection of races in global memory.
 //!
 //! Blocks run in any order and at the same time, and there is no barrier between them. So a
-//! location that one block writes must not be accessed by another block in the same launch.
+//! location that one block writes must not be accessed by another block in the same launch. Within
+//! a block, two warps may access a location that one of them writes if a barrier is between, which
+//! is as in shared memory (see `shared`). A location that is read through the cache for read-only
+//! data must not be written in the launch at all (PTX ISA 8.4, "ld.global.nc").
 
 use crate::fault::FaultKind;
 
@@ -13,11 +16,29 @@ const PAGE_LOCATIONS: usize = 2048;
 /// Reader of a location that several blocks have read.
 const SEVERAL: u32 = u32::MAX;
 
-/// The blocks that accessed a location in this launch: the number of the block plus one, or zero.
+/// The warp that accesses a location, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AccessOrigin {
+    /// Number of the block in the grid.
+    pub(crate) block: u32,
+    pub(crate) warp: u8,
+    /// Number of barriers that the block has passed.
+    pub(crate) epoch: u32,
+}
+
+/// The accesses to a location in this launch. Blocks are their number plus one, or zero for none.
 #[derive(Debug, Clone, Copy, Default)]
 struct LocationAccess {
     writer: u32,
     reader: u32,
+    /// Epochs of the last write of the writer and of the last read of the reader.
+    write_epoch: u32,
+    read_epoch: u32,
+    write_warp: u8,
+    /// It was read as a constant.
+    is_constant: bool,
+    /// Warps of the reader that have read in `read_epoch`, one bit each.
+    read_warps: u32,
 }
 
 type AccessPage = Box<[LocationAccess]>;
@@ -34,30 +55,40 @@ impl BlockConflicts {
         self.0.clear();
     }
 
-    /// Records a read of block number `block`, and fails if another block has written.
-    pub(super) fn record_read(&mut self, start: usize, bytes: usize, block: u32) -> Result<(), FaultKind> {
+    /// Records a read, and fails if another warp has written without a barrier, or if a constant
+    /// was written.
+    pub(super) fn record_read(
+        &mut self,
+        start: usize,
+        bytes: usize,
+        origin: AccessOrigin,
+        is_constant: bool,
+    ) -> Result<(), FaultKind> {
         self.visit(start, bytes, |location, access| {
-            if access.writer != 0 && access.writer != block + 1 {
-                return Err(race(location, "a read", format!("a write of block {}", access.writer - 1)));
+            if let Some(other) = access.conflicting_write(origin) {
+                return Err(race(location, "a read", other));
             }
-            access.reader = if access.reader == 0 || access.reader == block + 1 { block + 1 } else { SEVERAL };
+            if is_constant && access.writer != 0 {
+                return Err(FaultKind::ReadOnlyWrite { address: (location * LOCATION_BYTES) as u64 });
+            }
+            access.add_reader(origin);
+            access.is_constant |= is_constant;
             Ok(())
         })
     }
 
-    /// Records a write of block number `block`, and fails if another block has read or written.
-    pub(super) fn record_write(&mut self, start: usize, bytes: usize, block: u32) -> Result<(), FaultKind> {
+    /// Records a write, and fails if another warp has read or written without a barrier, or if the
+    /// location was read as a constant.
+    pub(super) fn record_write(&mut self, start: usize, bytes: usize, origin: AccessOrigin) -> Result<(), FaultKind> {
         self.visit(start, bytes, |location, access| {
-            if access.writer != 0 && access.writer != block + 1 {
-                return Err(race(location, "a write", format!("a write of block {}", access.writer - 1)));
+            if let Some(other) = access.conflicting_write(origin).or_else(|| access.conflicting_read(origin)) {
+                return Err(race(location, "a write", other));
             }
-            if access.reader == SEVERAL {
-                return Err(race(location, "a write", "reads of several blocks".to_owned()));
+            if access.is_constant {
+                return Err(FaultKind::ReadOnlyWrite { address: (location * LOCATION_BYTES) as u64 });
             }
-            if access.reader != 0 && access.reader != block + 1 {
-                return Err(race(location, "a write", format!("a read of block {}", access.reader - 1)));
-            }
-            access.writer = block + 1;
+            access.writer = origin.block + 1;
+            (access.write_epoch, access.write_warp) = (origin.epoch, origin.warp);
             Ok(())
         })
     }
@@ -83,6 +114,46 @@ impl BlockConflicts {
     }
 }
 
+// === impl LocationAccess ===
+
+impl LocationAccess {
+    /// Describes a write that no barrier separates from an access.
+    fn conflicting_write(&self, origin: AccessOrigin) -> Option<String> {
+        match self.writer.checked_sub(1) {
+            Some(block) if block != origin.block => Some(format!("a write of block {block}")),
+            Some(_) if self.write_epoch == origin.epoch && self.write_warp != origin.warp => {
+                Some(format!("a write of warp {} without a barrier", self.write_warp))
+            }
+            _ => None,
+        }
+    }
+
+    /// Describes a read that no barrier separates from a write.
+    fn conflicting_read(&self, origin: AccessOrigin) -> Option<String> {
+        if self.reader == SEVERAL {
+            return Some("reads of several blocks".to_owned());
+        }
+        let block = self.reader.checked_sub(1)?;
+        if block != origin.block {
+            return Some(format!("a read of block {block}"));
+        }
+        let others = self.read_warps & !(1 << origin.warp);
+        let conflicts = self.read_epoch == origin.epoch && others != 0;
+        conflicts.then(|| format!("a read of warp {} without a barrier", others.trailing_zeros()))
+    }
+
+    fn add_reader(&mut self, origin: AccessOrigin) {
+        if self.reader != 0 && self.reader != origin.block + 1 {
+            self.reader = SEVERAL;
+            return;
+        }
+        if self.reader == 0 || self.read_epoch != origin.epoch {
+            (self.reader, self.read_epoch, self.read_warps) = (origin.block + 1, origin.epoch, 0);
+        }
+        self.read_warps |= 1 << origin.warp;
+    }
+}
+
 /// The address is relative to the allocation; the caller replaces it.
 fn race(location: usize, access: &'static str, other: String) -> FaultKind {
     FaultKind::GlobalRace { address: (location * LOCATION_BYTES) as u64, access, other }
@@ -92,17 +163,48 @@ fn race(location: usize, access: &'static str, other: String) -> FaultKind {
 mod tests {
     use super::*;
 
+    const fn at(block: u32, warp: u8, epoch: u32) -> AccessOrigin {
+        AccessOrigin { block, warp, epoch }
+    }
+
     #[test]
-    fn a_write_conflicts_with_accesses_of_other_blocks_only() {
+    fn a_write_conflicts_with_accesses_of_other_blocks() {
         let mut conflicts = BlockConflicts::default();
-        conflicts.record_write(0, 16, 3).unwrap();
-        conflicts.record_read(0, 16, 3).unwrap();
-        conflicts.record_write(16, 2, 4).unwrap();
-        assert!(conflicts.record_read(14, 2, 4).is_err());
-        assert!(conflicts.record_write(14, 4, 4).is_err());
+        conflicts.record_write(0, 16, at(3, 0, 1)).unwrap();
+        conflicts.record_read(0, 16, at(3, 0, 1), false).unwrap();
+        conflicts.record_write(16, 2, at(4, 0, 1)).unwrap();
+        assert!(conflicts.record_read(14, 2, at(4, 0, 2), false).is_err());
+        assert!(conflicts.record_write(14, 4, at(4, 0, 2)).is_err());
         conflicts.clear();
-        conflicts.record_read(14, 2, 4).unwrap();
-        conflicts.record_read(14, 2, 5).unwrap();
-        assert!(conflicts.record_write(14, 2, 4).is_err(), "block 5 has read");
+        conflicts.record_read(14, 2, at(4, 0, 1), false).unwrap();
+        conflicts.record_read(14, 2, at(5, 0, 1), false).unwrap();
+        assert!(conflicts.record_write(14, 2, at(4, 0, 2)).is_err(), "block 5 has read");
+    }
+
+    #[test]
+    fn a_barrier_separates_the_warps_of_a_block() {
+        let mut conflicts = BlockConflicts::default();
+        conflicts.record_write(0, 4, at(0, 0, 1)).unwrap();
+        let race = conflicts.record_read(0, 4, at(0, 1, 1), false).unwrap_err();
+        assert!(race.to_string().contains("a read after a write of warp 0 without a barrier"), "{race}");
+        assert!(conflicts.record_write(0, 4, at(0, 1, 1)).is_err());
+        conflicts.record_read(0, 4, at(0, 1, 2), false).unwrap();
+        conflicts.record_read(0, 4, at(0, 2, 2), false).unwrap();
+        let race = conflicts.record_write(0, 4, at(0, 1, 2)).unwrap_err();
+        assert!(race.to_string().contains("a write after a read of warp 2 without a barrier"), "{race}");
+        conflicts.record_write(0, 4, at(0, 1, 3)).unwrap();
+    }
+
+    #[test]
+    fn constants_are_not_written_in_their_launch() {
+        let mut conflicts = BlockConflicts::default();
+        conflicts.record_read(0, 16, at(0, 0, 1), true).unwrap();
+        let written = |result| matches!(result, Err(FaultKind::ReadOnlyWrite { .. }));
+        assert!(written(conflicts.record_write(4, 2, at(0, 0, 2))), "also after a barrier, by the same warp");
+        conflicts.record_write(16, 2, at(0, 0, 1)).unwrap();
+        conflicts.record_read(16, 2, at(0, 0, 1), false).unwrap();
+        assert!(written(conflicts.record_read(16, 2, at(0, 0, 2), true)));
+        conflicts.clear();
+        conflicts.record_write(4, 2, at(0, 0, 1)).unwrap();
     }
 }

@@ -1,6 +1,6 @@
-//! Global memory: allocations with checks of bounds, alignment, poison and races between blocks.
+//! Global memory: allocations with checks of bounds, alignment, poison and races.
 
-use super::conflicts::BlockConflicts;
+use super::conflicts::{AccessOrigin, BlockConflicts};
 use super::poison::WrittenBytes;
 use super::{MemoryAccess, check_access};
 use crate::bits::index;
@@ -98,13 +98,13 @@ impl GlobalMemory {
         }
     }
 
-    /// Reads for a thread of a block.
+    /// Reads for a thread of a warp. A constant must not be written in the same launch.
     pub(crate) fn read(
         &mut self,
         address: u64,
         bytes: usize,
         alignment: usize,
-        block: u32,
+        (origin, is_constant): (AccessOrigin, bool),
     ) -> Result<&[u8], FaultKind> {
         let (allocation, offset) = self.find(address, bytes)?;
         let access = MemoryAccess { space: MemorySpace::Global, address, offset, bytes, alignment };
@@ -112,17 +112,30 @@ impl GlobalMemory {
         if !allocation.written.covers(offset, bytes) {
             return Err(uninitialized(address, bytes));
         }
-        allocation.conflicts.record_read(offset, bytes, block).map_err(|fault| at_address(fault, address, offset))?;
+        let recorded = allocation.conflicts.record_read(offset, bytes, origin, is_constant);
+        recorded.map_err(|fault| at_address(fault, address, offset))?;
         allocation.data.get(offset..offset + bytes).ok_or_else(|| outside(address, bytes))
     }
 
-    /// Writes for a thread of a block.
-    pub(crate) fn write(&mut self, address: u64, data: &[u8], block: u32) -> Result<(), FaultKind> {
+    /// Checks the address of an access without bytes: it has to be aligned and in an allocation.
+    pub(crate) fn check_address(&mut self, address: u64, alignment: usize) -> Result<(), FaultKind> {
+        let (allocation, offset) = self.find(address, 0)?;
+        if offset >= allocation.data.len() {
+            return Err(outside(address, 0));
+        }
+        if !offset.is_multiple_of(alignment) {
+            return Err(FaultKind::Misaligned { space: MemorySpace::Global, address, bytes: alignment });
+        }
+        Ok(())
+    }
+
+    /// Writes for a thread of a warp.
+    pub(crate) fn write(&mut self, address: u64, data: &[u8], origin: AccessOrigin) -> Result<(), FaultKind> {
         let bytes = data.len();
         let (allocation, offset) = self.find(address, bytes)?;
         let access = MemoryAccess { space: MemorySpace::Global, address, offset, bytes, alignment: bytes };
         let offset = check_access(access, allocation.data.len())?;
-        allocation.conflicts.record_write(offset, bytes, block).map_err(|fault| at_address(fault, address, offset))?;
+        allocation.conflicts.record_write(offset, bytes, origin).map_err(|fault| at_address(fault, address, offset))?;
         allocation.written.mark(offset, bytes);
         let target = allocation.data.get_mut(offset..offset + bytes);
         target.ok_or_else(|| outside(address, bytes))?.copy_from_slice(data);
@@ -150,11 +163,14 @@ fn uninitialized(address: u64, bytes: usize) -> FaultKind {
     FaultKind::Uninitialized { space: MemorySpace::Global, address, bytes }
 }
 
-/// Makes the address of a race absolute.
+/// Makes the address of a conflict absolute.
 fn at_address(fault: FaultKind, address: u64, offset: usize) -> FaultKind {
     match fault {
         FaultKind::GlobalRace { address: within, access, other } => {
             FaultKind::GlobalRace { address: address - offset as u64 + within, access, other }
+        }
+        FaultKind::ReadOnlyWrite { address: within } => {
+            FaultKind::ReadOnlyWrite { address: address - offset as u64 + within }
         }
         other => other,
     }
@@ -180,17 +196,18 @@ mod tests {
 
     #[test]
     fn accesses_of_threads_are_aligned_and_within_one_allocation() {
+        let reader = |block| (AccessOrigin { block, warp: 0, epoch: 1 }, false);
         let mut memory = GlobalMemory::new();
         let (first, second) = (memory.allocate(16), memory.allocate(16));
         memory.upload(first, &[7; 16]).unwrap();
-        assert_eq!(memory.read(first.address() + 4, 4, 4, 0).unwrap(), [7; 4]);
-        assert!(matches!(memory.read(first.address() + 2, 4, 4, 0), Err(FaultKind::Misaligned { .. })));
-        assert!(matches!(memory.read(first.address() + 16, 4, 4, 0), Err(FaultKind::OutOfBounds { .. })));
-        assert!(matches!(memory.read(second.address(), 4, 4, 0), Err(FaultKind::Uninitialized { .. })));
-        memory.write(second.address() + 8, &[1; 8], 0).unwrap();
-        let race = memory.read(second.address() + 8, 4, 4, 1).unwrap_err();
+        assert_eq!(memory.read(first.address() + 4, 4, 4, reader(0)).unwrap(), [7; 4]);
+        assert!(matches!(memory.read(first.address() + 2, 4, 4, reader(0)), Err(FaultKind::Misaligned { .. })));
+        assert!(matches!(memory.read(first.address() + 16, 4, 4, reader(0)), Err(FaultKind::OutOfBounds { .. })));
+        assert!(matches!(memory.read(second.address(), 4, 4, reader(0)), Err(FaultKind::Uninitialized { .. })));
+        memory.write(second.address() + 8, &[1; 8], reader(0).0).unwrap();
+        let race = memory.read(second.address() + 8, 4, 4, reader(1)).unwrap_err();
         assert!(matches!(race, FaultKind::GlobalRace { address, .. } if address == second.address() + 8), "{race}");
         memory.begin_launch();
-        assert_eq!(memory.read(second.address() + 8, 4, 4, 1).unwrap(), [1; 4]);
+        assert_eq!(memory.read(second.address() + 8, 4, 4, reader(1)).unwrap(), [1; 4]);
     }
 }

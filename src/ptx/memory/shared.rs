@@ -67,6 +67,7 @@ impl SharedMemory {
     /// Writes for a thread of a warp.
     pub(crate) fn write(&mut self, address: u64, data: &[u8], warp: u8) -> Result<(), FaultKind> {
         let start = self.locate(address, data.len())?;
+        self.check_pending(start, address, data.len())?;
         self.record_write(start, data.len(), warp)?;
         self.written.mark(start, data.len());
         let outside = self.outside(address, data.len());
@@ -74,10 +75,11 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Begins an asynchronous copy. Its bytes must not be read until it ends. It may write at any
-    /// time until then, so it counts as a write in this epoch.
+    /// Begins an asynchronous copy. Its bytes must not be accessed until it ends, by other copies
+    /// neither. It may write at any time until then, so it counts as a write in this epoch.
     pub(crate) fn begin_copy(&mut self, address: u64, bytes: usize, warp: u8) -> Result<(), FaultKind> {
         let start = self.locate(address, bytes)?;
+        self.check_pending(start, address, bytes)?;
         self.record_write(start, bytes, warp)?;
         self.copying.mark(start, bytes);
         Ok(())
@@ -88,6 +90,19 @@ impl SharedMemory {
     pub(crate) fn end_copy(&mut self, address: u64, data: &[u8], warp: u8) -> Result<(), FaultKind> {
         self.copying.clear(index(address), data.len());
         self.write(address, data, warp)
+    }
+
+    /// Returns the number of the epoch.
+    pub(crate) const fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Refuses a write where an asynchronous copy is pending: either may be the last.
+    fn check_pending(&self, start: usize, address: u64, bytes: usize) -> Result<(), FaultKind> {
+        if self.copying.intersects(start, bytes) {
+            return Err(FaultKind::PendingCopy { address, bytes });
+        }
+        Ok(())
     }
 
     fn locate(&self, address: u64, bytes: usize) -> Result<usize, FaultKind> {
@@ -170,6 +185,10 @@ mod tests {
     fn a_copy_is_not_read_before_it_ends() {
         let mut memory = SharedMemory::new(32);
         memory.begin_copy(16, 16, 0).unwrap();
+        memory.pass_barrier();
+        assert!(matches!(memory.write(20, &[1; 4], 0), Err(FaultKind::PendingCopy { .. })));
+        assert!(matches!(memory.write(20, &[1; 4], 1), Err(FaultKind::PendingCopy { .. })));
+        assert!(matches!(memory.begin_copy(24, 8, 0), Err(FaultKind::PendingCopy { .. })));
         assert!(matches!(memory.read(16, 4, 0), Err(FaultKind::IncompleteCopy { .. })));
         memory.end_copy(16, &[5; 16], 0).unwrap();
         assert_eq!(memory.read(16, 16, 0).unwrap(), [5; 16]);

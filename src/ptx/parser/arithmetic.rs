@@ -178,7 +178,6 @@ fn insert_bits(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]
 /// `setp.lt.s32 p, a, b` and `setp.lt.and.s32 p, a, b, q`.
 fn compare(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
     let scalar = mnemonic.take_type()?;
-    mnemonic.take("ftz");
     let comparison = mnemonic.require_one(&comparisons())?;
     let operators = [("and", BinaryOperator::And), ("or", BinaryOperator::Or), ("xor", BinaryOperator::Xor)];
     let operator = mnemonic.take_one(&operators);
@@ -227,11 +226,11 @@ const fn comparisons() -> [(&'static str, OrderingSet); 18] {
 }
 
 fn select(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
-    mnemonic.take_type()?;
+    let width = mnemonic.take_type()?.width();
     mnemonic.finish()?;
     let (target, rest) = split_target(operands)?;
     let [first, second, predicate] = sources(scope, rest)?;
-    Ok(Operation::Select { target: scope.register(target)?, sources: [first, second], predicate })
+    Ok(Operation::Select { width, target: scope.register(target)?, sources: [first, second], predicate })
 }
 
 /// `cvt.to.from`, and `cvt.rn.bf16x2.f32`, which rounds two values.

@@ -15,7 +15,8 @@ pub(crate) struct Kernel {
     /// Threads of a block that the kernel is compiled for (`.maxntid`).
     pub(crate) threads_max: Option<u32>,
     pub(crate) instructions: Vec<Instruction>,
-    pub(crate) register_count: usize,
+    /// Names of the registers, for errors.
+    pub(crate) register_names: Vec<String>,
     /// Static shared memory, which the dynamic one follows.
     pub(crate) shared_bytes: usize,
     /// Local memory of a thread.
@@ -72,9 +73,9 @@ pub(super) fn parse(
         parameters,
         threads_max,
         instructions,
-        register_count: scope.register_count(),
         shared_bytes: index(scope.shared_bytes()),
         local_bytes: index(scope.local_bytes()),
+        register_names: scope.into_register_names(),
     })
 }
 

@@ -5,6 +5,9 @@ use std::collections::HashMap;
 use super::ParseResult;
 use crate::instruction::{BitWidth, Register};
 
+/// Registers of a kernel: ten times those of the largest kernel, and 16 MiB a warp.
+const REGISTERS_MAX: usize = 1 << 16;
+
 /// Registers `name0` to `name<count - 1>`, declared together.
 #[derive(Debug)]
 struct RegisterBank {
@@ -31,7 +34,7 @@ struct VariableSpace {
 pub(super) struct NameScope {
     /// Inner scopes hide names of outer ones. Inline assembly opens them.
     registers: Vec<RegisterNames>,
-    register_count: usize,
+    register_names: Vec<String>,
     shared: VariableSpace,
     local: VariableSpace,
     /// Arrays without a length: the dynamic shared memory.
@@ -50,8 +53,9 @@ impl NameScope {
         self.registers.pop();
     }
 
-    pub(super) const fn register_count(&self) -> usize {
-        self.register_count
+    /// Returns the names of all registers, of inner scopes too, by their index.
+    pub(super) fn into_register_names(self) -> Vec<String> {
+        self.register_names
     }
 
     /// Returns the size of the static shared memory, which the dynamic one follows.
@@ -75,13 +79,17 @@ impl NameScope {
     pub(super) fn declare_registers(&mut self, names: &str) -> ParseResult<()> {
         let scope = self.registers.last_mut().ok_or("registers outside of a kernel")?;
         for name in names.split(',').map(str::trim) {
+            let first = self.register_names.len();
             if let Some((prefix, count)) = name.strip_suffix('>').and_then(|name| name.split_once('<')) {
-                let count = count.parse().map_err(|_| format!("{name} has no number of registers"))?;
-                scope.banks.insert(prefix.to_owned(), RegisterBank { first: self.register_count, count });
-                self.register_count += count;
+                let count: usize = count.parse().map_err(|_| format!("{name} has no number of registers"))?;
+                if count > REGISTERS_MAX - first.min(REGISTERS_MAX) {
+                    return Err(format!("{name}: more than {REGISTERS_MAX} registers"));
+                }
+                scope.banks.insert(prefix.to_owned(), RegisterBank { first, count });
+                self.register_names.extend((0..count).map(|number| format!("{prefix}{number}")));
             } else {
-                scope.single.insert(name.to_owned(), Register(self.register_count));
-                self.register_count += 1;
+                scope.single.insert(name.to_owned(), Register(first));
+                self.register_names.push(name.to_owned());
             }
         }
         Ok(())

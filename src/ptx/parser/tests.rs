@@ -24,7 +24,12 @@ fn errors_name_the_line_and_the_statement() {
         ("ld.global.v2.u32 {%r1}, [%r2];", "1 elements, where 2 are expected"),
         ("ld.u32 %r1, [%r2];", "ld needs one of .global .shared .local"),
         ("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%r1}, {%r1}, {%r1}, {%r1};", "without .m16n8k16"),
-        ("cp.async.cg.shared.global [%r1], [%r2], 12;", "a copy has 4, 8 or 16 bytes"),
+        ("cp.async.ca.shared.global [%r1], [%r2], 12;", "a copy has [4, 8, 16] bytes"),
+        ("cp.async.cg.shared.global [%r1], [%r2], 8;", "a copy has [16] bytes"),
+        ("cp.async.wait_all;", "cp needs one of .cg .ca"),
+        ("setp.lt.ftz.f32 %r1, %r2, %r3;", "modifier .ftz of setp is not supported"),
+        ("ld.shared.nc.u32 %r1, [%r2];", "modifier .nc of ld is not supported"),
+        (".reg .b32 %q<65536>;", "more than 65536 registers"),
         ("cvt.rni.s32.f32 %r1, %r2;", "cvt without .rzi is not supported"),
         (".global .b32 x;", "directive .global is not supported"),
     ];
@@ -38,7 +43,7 @@ fn errors_name_the_line_and_the_statement() {
 #[test]
 fn inner_scopes_hide_registers_and_end() {
     let body = "{\n.reg .b32 inner, %r<1>;\nmov.u32 inner, 1;\nmov.u32 %r1, inner;\n}\nret;";
-    assert_eq!(Module::parse(&kernel(body)).unwrap().kernel("f").unwrap().register_count, 6);
+    assert_eq!(Module::parse(&kernel(body)).unwrap().kernel("f").unwrap().register_names.len(), 6);
     let error = Module::parse(&kernel("{ .reg .b32 inner; }\nmov.u32 %r1, inner;")).unwrap_err();
     assert!(error.to_string().contains("inner is not a register"), "{error}");
 }

@@ -84,11 +84,10 @@ fn load(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> Pa
         return Ok(Operation::LoadParameter { target: *target, offset, width: scalar.width() });
     }
     let space = mnemonic.require_one(&SPACES)?;
-    // The cache for read-only data does not change the value.
-    mnemonic.take("nc");
+    let is_constant = space == MemorySpace::Global && mnemonic.take("nc");
     take_vector(mnemonic, targets.len())?;
     mnemonic.finish()?;
-    Ok(Operation::Load { space, scalar, targets, address: operand::address(scope, source)? })
+    Ok(Operation::Load { space, scalar, is_constant, targets, address: operand::address(scope, source)? })
 }
 
 fn store(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
@@ -134,7 +133,7 @@ fn shuffle(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) ->
     })
 }
 
-/// `cp.async`, `cp.async.commit_group`, `cp.async.wait_group n`, `cp.async.wait_all`.
+/// `cp.async`, `cp.async.commit_group`, `cp.async.wait_group n`.
 fn copy(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> ParseResult<Operation> {
     mnemonic.require("async")?;
     if mnemonic.take("commit_group") {
@@ -147,8 +146,8 @@ fn copy(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> Pa
         let pending = pending.parse().map_err(|_| "the number of groups is an immediate")?;
         return Ok(Operation::WaitCopies { pending });
     }
-    // `.cg` and `.ca` differ in the caches only.
-    mnemonic.require_one(&[("cg", ()), ("ca", ())])?;
+    // The cache operators differ in the caches, and in the sizes that they allow.
+    let sizes: &[usize] = mnemonic.require_one(&[("cg", &[16][..]), ("ca", &[4, 8, 16])])?;
     mnemonic.require("shared")?;
     mnemonic.require("global")?;
     mnemonic.finish()?;
@@ -157,10 +156,11 @@ fn copy(scope: &NameScope, mnemonic: &mut Mnemonic<'_>, operands: &[&str]) -> Pa
         [target, source, size, length] => (target, source, size, Some(operand::source(scope, length)?)),
         _ => return Err("cp.async has three or four operands".to_owned()),
     };
+    let size = size.parse().ok().filter(|size| sizes.contains(size));
     Ok(Operation::CopyAsync {
         target: operand::address(scope, target)?,
         source: operand::address(scope, source)?,
-        size: size.parse().ok().filter(|size| [4, 8, 16].contains(size)).ok_or("a copy has 4, 8 or 16 bytes")?,
+        size: size.ok_or_else(|| format!("a copy has {sizes:?} bytes"))?,
         length,
     })
 }

@@ -112,14 +112,7 @@ impl BufferBudget {
     /// Returns a guard without bytes.
     #[must_use]
     pub fn empty(&self) -> BufferGuard {
-        BufferGuard {
-            budget: self.clone(),
-            bytes: 0,
-            occupies_upstream: false,
-            is_large: false,
-            is_answer: false,
-            listed: None,
-        }
+        BufferGuard::new(self.clone(), 0)
     }
 
     /// Returns a guard without bytes for a response. Responses arrive regardless of the budget, so
@@ -128,7 +121,7 @@ impl BufferBudget {
     #[must_use]
     pub fn empty_for_answer(&self) -> BufferGuard {
         let mut guard = self.empty();
-        guard.is_answer = true;
+        guard.mark_answer();
         guard
     }
 
@@ -137,14 +130,7 @@ impl BufferBudget {
     #[must_use]
     pub fn charge_unchecked(&self, bytes: usize) -> BufferGuard {
         self.inner.held.fetch_add(bytes, Ordering::Relaxed);
-        BufferGuard {
-            budget: self.clone(),
-            bytes,
-            occupies_upstream: false,
-            is_large: false,
-            is_answer: false,
-            listed: None,
-        }
+        BufferGuard::new(self.clone(), bytes)
     }
 
     /// Returns the number of bytes held.

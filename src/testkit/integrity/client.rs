@@ -20,6 +20,7 @@ use super::TENANT_HEADER;
 use super::mock::{LedgerMock, MockState, tenant_name};
 use super::nonce::{CallForm, ITEMS_MAX, ItemToken, LedgerItem, TENANTS_MAX};
 use super::report::LedgerReport;
+use crate::boxed_future::BoxedFuture;
 use crate::http1::{HttpConnection, IdleState, ServerAddr};
 use crate::item::{Route, splitmix64};
 use crate::time::{elapsed_since, now};
@@ -83,7 +84,11 @@ enum Cancellation {
 }
 
 /// Sends the items through the proxy to the mock, and reports their outcomes.
-pub async fn run(config: LedgerConfig, mock: &LedgerMock) -> LedgerReport {
+pub fn run(config: LedgerConfig, mock: &LedgerMock) -> BoxedFuture<'_, LedgerReport> {
+    Box::pin(run_clients(config, mock))
+}
+
+async fn run_clients(config: LedgerConfig, mock: &LedgerMock) -> LedgerReport {
     let begun = now();
     let clients = config.concurrency.clamp(1, mock.shared().books.clients());
     let run = Arc::new(LedgerRun {

@@ -26,6 +26,7 @@ use super::fault::{Fault, FaultSequence};
 use super::nonce::{CLIENTS_MAX, CallForm, ItemToken, LedgerItem};
 use super::records::{ItemRecords, add};
 use super::{POISON, TENANT_HEADER};
+use crate::boxed_future::BoxedFuture;
 use crate::http1::{HttpConnection, Message};
 use crate::item::splitmix64;
 use crate::server::SimulatedModel;
@@ -138,8 +139,15 @@ impl LedgerMock {
     ///
     /// # Errors
     /// The port cannot be bound.
-    pub async fn start(config: MockConfig) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, config.port)).await?;
+    pub fn start(config: MockConfig) -> BoxedFuture<'static, io::Result<Self>> {
+        Box::pin(async move {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, config.port)).await?;
+            Self::serve(config, listener)
+        })
+    }
+
+    /// Serves on a bound listener.
+    fn serve(config: MockConfig, listener: TcpListener) -> io::Result<Self> {
         let addr = listener.local_addr()?;
         let shared = Arc::new(MockState {
             key: splitmix64(config.seed),
@@ -178,10 +186,12 @@ impl LedgerMock {
     }
 
     /// Stops the upstream. Its port is free when this returns.
-    pub async fn shutdown(mut self) {
-        self.accept.abort();
-        // The task was aborted above, so the join error is expected.
-        (&mut self.accept).await.ok();
+    pub fn shutdown(mut self) -> BoxedFuture<'static, ()> {
+        Box::pin(async move {
+            self.accept.abort();
+            // The task was aborted above, so the join error is expected.
+            (&mut self.accept).await.ok();
+        })
     }
 
     pub(super) fn shared(&self) -> &Arc<MockState> {

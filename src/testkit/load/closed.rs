@@ -10,6 +10,7 @@ use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
 
 use super::{CallOutcome, LoadStats, PreparedCall, PreparedCalls, Report};
+use crate::boxed_future::BoxedFuture;
 use crate::http1::{HttpConnection, ServerAddr};
 use crate::time::{Timer, elapsed_since, now};
 
@@ -52,7 +53,11 @@ struct ClosedLoopClient {
 }
 
 /// Runs the load to its end. Calls are counted if they end within `duration` after the warm-up.
-pub async fn run_closed_loop(config: ClosedConfig) -> Report {
+pub fn run_closed_loop(config: ClosedConfig) -> BoxedFuture<'static, Report> {
+    Box::pin(run_clients(config))
+}
+
+async fn run_clients(config: ClosedConfig) -> Report {
     let config = Arc::new(config);
     let tally = Arc::new(LoadStats::new());
     let turn = Arc::new(AtomicU64::new(0));

@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::{CallOutcome, LoadSnapshot, LoadStats, PreparedCalls, Report};
+use crate::boxed_future::BoxedFuture;
 use crate::http1::{MessageReader, MessageWriter, ServerAddr};
 use crate::time::{Timer, now};
 
@@ -167,9 +168,11 @@ impl OpenLoad {
     ///
     /// # Errors
     /// The target accepts no connection at the start.
-    pub async fn finish(mut self) -> io::Result<Report> {
-        let elapsed = (&mut self.driver).await.map_err(io::Error::other)??;
-        Ok(self.shared.tally.report(self.shared.config.calls.items, elapsed))
+    pub fn finish(mut self) -> BoxedFuture<'static, io::Result<Report>> {
+        Box::pin(async move {
+            let elapsed = (&mut self.driver).await.map_err(io::Error::other)??;
+            Ok(self.shared.tally.report(self.shared.config.calls.items, elapsed))
+        })
     }
 }
 

@@ -14,6 +14,7 @@ use super::{
     CallResponse, CallResult, CallsOrder, CommandHandler, HttpCall, LedgerOrder, LedgerReport, LoadOrder, LoadReport,
     OrderError, parse_json, serve, to_json,
 };
+use crate::boxed_future::BoxedFuture;
 use crate::http1::{HttpConnection, Message, ServerAddr};
 use crate::integrity::{self, LedgerConfig, LedgerMock, MockConfig};
 use crate::load::{self, OpenConfig, OpenLoad};
@@ -51,16 +52,18 @@ impl RemoteLoadGenerator {
     ///
     /// # Errors
     /// A port cannot be bound.
-    pub async fn start(control: SocketAddr, ledger: Option<u16>) -> io::Result<Self> {
-        let listener = TcpListener::bind(control).await?;
-        let control = listener.local_addr()?;
-        let mock = match ledger {
-            Some(port) => Some(mock(port).await?),
-            None => None,
-        };
-        let shared = CallerState { load: Mutex::default(), ledger, mock: tokio::sync::Mutex::new(mock) };
-        let orders = tokio::spawn(serve(listener, Arc::new(shared)));
-        Ok(Self { control, control_task: orders })
+    pub fn start(control: SocketAddr, ledger: Option<u16>) -> BoxedFuture<'static, io::Result<Self>> {
+        Box::pin(async move {
+            let listener = TcpListener::bind(control).await?;
+            let control = listener.local_addr()?;
+            let mock = match ledger {
+                Some(port) => Some(mock(port).await?),
+                None => None,
+            };
+            let shared = CallerState { load: Mutex::default(), ledger, mock: tokio::sync::Mutex::new(mock) };
+            let orders = tokio::spawn(serve(listener, Arc::new(shared)));
+            Ok(Self { control, control_task: orders })
+        })
     }
 
     /// Returns the address of the control port.

@@ -9,6 +9,7 @@ use http::Method;
 use tokio::net::TcpListener;
 
 use super::{CommandHandler, ModelUpdate, OrderError, parse_json, serve, to_json};
+use crate::boxed_future::BoxedFuture;
 use crate::server::{Server, ServerConfig, ServerHandle};
 
 /// A simulated model server with a control port. Dropping it stops both.
@@ -34,13 +35,15 @@ impl RemoteModel {
     ///
     /// # Errors
     /// An address cannot be bound.
-    pub async fn start(config: ServerConfig, control: SocketAddr, closed: bool) -> io::Result<Self> {
-        let listener = TcpListener::bind(control).await?;
-        let control = listener.local_addr()?;
-        let running = if closed { None } else { Some(Server::start(config.clone()).await?) };
-        let shared = Arc::new(ModelState { config, running: RwLock::new(running) });
-        let orders = tokio::spawn(serve(listener, Arc::clone(&shared)));
-        Ok(Self { shared, control, orders })
+    pub fn start(config: ServerConfig, control: SocketAddr, closed: bool) -> BoxedFuture<'static, io::Result<Self>> {
+        Box::pin(async move {
+            let listener = TcpListener::bind(control).await?;
+            let control = listener.local_addr()?;
+            let running = if closed { None } else { Some(Server::start(config.clone()).await?) };
+            let shared = Arc::new(ModelState { config, running: RwLock::new(running) });
+            let orders = tokio::spawn(serve(listener, Arc::clone(&shared)));
+            Ok(Self { shared, control, orders })
+        })
     }
 
     /// Returns the address of the control port.
@@ -56,12 +59,14 @@ impl RemoteModel {
     }
 
     /// Drains the server, see [`ServerHandle::drain`].
-    pub async fn drain(self, limit: Duration) -> bool {
-        let running = self.shared.running.write().unwrap_or_else(PoisonError::into_inner).take();
-        match running {
-            Some(running) => running.drain(limit).await,
-            None => true,
-        }
+    pub fn drain(self, limit: Duration) -> BoxedFuture<'static, bool> {
+        Box::pin(async move {
+            let running = self.shared.running.write().unwrap_or_else(PoisonError::into_inner).take();
+            match running {
+                Some(running) => running.drain(limit).await,
+                None => true,
+            }
+        })
     }
 }
 

@@ -1,4 +1,5 @@
-//! Counters of a simulated server.
+//! Counters of a simulated server: atomics that its calls increment, their snapshot with the
+//! difference to an earlier one, and the guard of a call in the server.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -38,7 +39,7 @@ pub(super) struct ServerCounters {
     pub(super) too_large: AtomicU64,
     pub(super) failed: AtomicU64,
     pub(super) lists: AtomicU64,
-    pub(super) in_flight: AtomicU64,
+    in_flight: AtomicU64,
     pub(super) in_flight_max: AtomicU64,
 }
 

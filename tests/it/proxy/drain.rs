@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::sync::RwLock;
 use tokio::task::JoinHandle;
 
 use super::binary::Binary;
@@ -269,7 +270,9 @@ async fn a_sigterm_during_the_drain_hook_ends_nothing_before_the_hook_is_answere
 /// The clients' view of a service: its endpoints, and the results of their calls.
 #[derive(Debug, Default)]
 struct ServiceClients {
-    endpoints: Mutex<Vec<SocketAddr>>,
+    /// Locked for reading until a client has connected and its first call is answered, so that none is
+    /// on its way to an address that was removed.
+    endpoints: RwLock<Vec<SocketAddr>>,
     turn: AtomicU64,
     served: AtomicU64,
     failed: Mutex<Vec<String>>,
@@ -281,17 +284,17 @@ struct ServiceClients {
 async fn keep_calling(service: Arc<ServiceClients>, client: u64) {
     let mut item = client * 1_000_000;
     while !service.over.load(Ordering::Relaxed) {
-        let to = {
-            let endpoints = service.endpoints.lock().unwrap();
-            let turn = usize::try_from(service.turn.fetch_add(1, Ordering::Relaxed)).unwrap();
-            endpoints[turn % endpoints.len()]
-        };
+        let endpoints = service.endpoints.read().await;
+        let turn = usize::try_from(service.turn.fetch_add(1, Ordering::Relaxed)).unwrap();
+        let to = endpoints[turn % endpoints.len()];
+        let mut connecting = Some(endpoints);
         let mut connection = within_timeout(Client::connect(to)).await.unwrap();
         loop {
             item += 1;
             let json = vec![("content-type".to_owned(), b"application/json".to_vec())];
             let call = Outgoing::new("POST", PREDICT, to, &json, Some(instances(&[item]).as_bytes()));
             let answer = within_timeout(connection.ask(&call)).await;
+            connecting.take();
             if answer.status != Some(200) || answer.body != predictions(&[item]).as_bytes() {
                 service.failed.lock().unwrap().push(format!("{to}: {:?} {:?}", answer.status, answer.end));
                 return;
@@ -316,7 +319,7 @@ async fn a_pod_ends_under_load_and_no_call_of_a_client_that_keeps_its_connection
     let (mut ends, old, app) = start_sidecar(&snapshot).await;
     let (stays, new, _other) = start_sidecar(&snapshot).await;
     let service = Arc::new(ServiceClients::default());
-    *service.endpoints.lock().unwrap() = vec![old, new];
+    *service.endpoints.write().await = vec![old, new];
     let clients: Vec<_> = (0..16).map(|client| tokio::spawn(keep_calling(service.clone(), client))).collect();
     let served = |more: u64| {
         let before = count(&service.served);
@@ -338,7 +341,7 @@ async fn a_pod_ends_under_load_and_no_call_of_a_client_that_keeps_its_connection
     served(50).await;
     // New connections still arrive here until the failed readiness is known everywhere.
     within_timeout(async { while is_ready(metrics).await {} }).await;
-    *service.endpoints.lock().unwrap() = vec![new];
+    *service.endpoints.write().await = vec![new];
     assert_eq!(within_timeout(waits).await.unwrap().status, Some(200));
     // The application is stopped at once, and the sidecar after it.
     drop(app);

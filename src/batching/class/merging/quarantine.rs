@@ -6,12 +6,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::super::super::batch::{BatchOutcome, BatchRefusal};
-use super::super::super::call::{CostClassId, KeyId, TenantId};
-use super::super::super::limits::Limits;
-use super::super::super::tick::Tick;
-use super::{REFUSED_MAX, TRUSTED_AFTER};
+use crate::batch::{BatchOutcome, BatchRefusal};
+use crate::call::{CostClassId, KeyId, TenantId};
+use crate::limits::Limits;
+use crate::tick::Tick;
 
+/// Number of successful batches after which the next quarantine of a merge key, and the next
+/// suspension of merging, has its initial length again.
+pub(super) const TRUSTED_AFTER: u32 = 100;
+/// Number of consecutive refused batches that put a merge key in quarantine, or suspend merging. A
+/// single one may be an accident.
+pub(super) const REFUSED_MAX: u32 = 2;
 /// Number of tenants with a merge key in quarantine that suspends merging for the cost class if no
 /// batch of the class was answered since: three tenants are not a single odd one.
 const TENANTS_END_CLASS: usize = 3;

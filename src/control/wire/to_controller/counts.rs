@@ -1,5 +1,5 @@
-//! Counts of the calls of a route: latencies, outcomes and executions, which add up over routes,
-//! sidecars and time.
+//! The report of one route ([`RouteReport`]: latencies, outcomes and executions) and the counts by
+//! outcome in it ([`OutcomeCounts`]). Both add up over routes, sidecars and time.
 
 use serde::{Deserialize, Serialize};
 

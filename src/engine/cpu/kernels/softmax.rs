@@ -4,8 +4,8 @@ use super::math::exp;
 use crate::cpu::simd::{Simd, SimdOperation};
 
 /// Replaces scores by `exp(factor · (score - max))`, and returns the reciprocal of their sum. The
-/// division by the sum is left to the shorter rows of the result of the attention. With a score that
-/// is infinite or not a number, the reciprocal is not a number.
+/// division by the sum is left to the shorter rows of the result of the attention. With a score
+/// that is infinite or not a number, the reciprocal is not a number.
 pub(in crate::cpu) struct SoftmaxRow<'a> {
     pub(in crate::cpu) scores: &'a mut [f32],
     pub(in crate::cpu) factor: f32,

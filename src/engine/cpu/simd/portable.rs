@@ -1,8 +1,6 @@
 //! Vectors of four elements in plain Rust, which compilers turn into SSE2 or NEON.
 
 use super::Simd;
-#[cfg(test)]
-use super::SimdOperation;
 
 /// Instructions that every CPU has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,13 +10,6 @@ const LANES: usize = 4;
 
 /// Adding and subtracting this number rounds f32 of small magnitude to integers, ties to even.
 const ROUNDING: f32 = 12_582_912.0;
-
-#[cfg(test)]
-impl Portable {
-    pub(super) fn run_operation<O: SimdOperation>(self, operation: O) -> O::Output {
-        operation.run(self)
-    }
-}
 
 #[inline(always)]
 fn map(a: [f32; LANES], function: impl Fn(f32) -> f32) -> [f32; LANES] {
@@ -46,8 +37,8 @@ impl Simd for Portable {
 
     #[inline(always)]
     unsafe fn load_at(self, from: *const f32) -> Self::Vector {
-        // SAFETY: the caller guarantees that the elements can be read; an array has the alignment of its
-        // elements.
+        // SAFETY: the caller guarantees that the elements can be read; an array has the alignment
+        // of its elements.
         unsafe { from.cast::<[f32; LANES]>().read() }
     }
 

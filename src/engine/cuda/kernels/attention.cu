@@ -10,6 +10,8 @@
 //           The host lists all tiles of all sequences, so no block is idle.
 //           scale_log2: log2(e) / sqrt(HEAD_WIDTH)
 //           pointers are aligned to 16 bytes
+// Host      refuses other head widths, more than 65,535 heads, empty sequences, and models with a
+//           mask, a window, rotary embeddings or relative positions, which no kernel computes
 // Launch    128 threads; grid: tiles, heads. Each warp has 16 query rows.
 // Shared    a [64, HEAD_WIDTH] tile of queries, and two stages of key and value tiles of that size
 // Source    Dao, "FlashAttention-2", 2023: online softmax in registers, one pass over the keys;
@@ -131,8 +133,8 @@ __device__ __forceinline__ void update_softmax(SoftmaxState& state, float (&outp
         }
 #pragma unroll
         for (int i = 0; i < KEY_ROWS / 8; i++) {
-            const float first = exp2_approx(scores[i][half * 2] * scale_log2 - shift);
-            const float second = exp2_approx(scores[i][half * 2 + 1] * scale_log2 - shift);
+            const float first = exp2_approx(fmaf(scores[i][half * 2], scale_log2, -shift));
+            const float second = exp2_approx(fmaf(scores[i][half * 2 + 1], scale_log2, -shift));
             state.sum[half] += first + second;
             weights[i / 2][i % 2 * 2 + half] = pack_pair(first, second);
         }

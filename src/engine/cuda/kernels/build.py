@@ -6,30 +6,22 @@
     build.py --gates    compile to machine code for sm_80 and sm_90, print registers and spills, and
                         check them and the instructions; exit 1 if a limit is exceeded
 
-Neither a GPU nor the CUDA toolkit is needed. NVRTC, NVIDIA's compiler as a library, is installed from
-PyPI at a pinned version into a virtual environment under target/, so that the output is the same on
-every machine. Exit status 3: it could not be installed.
+Neither a GPU nor the CUDA toolkit is needed: toolchain.py installs the compiler. Exit status 3: it
+could not be installed.
 """
 
 import argparse
-import ctypes
-import glob
 import hashlib
 import json
-import pathlib
 import re
-import subprocess
 import sys
-import venv
 
-FOLDER = pathlib.Path(__file__).resolve().parent
+# The folder of the sources stays free of generated files.
+sys.dont_write_bytecode = True
+
+from toolchain import DISASSEMBLER, FOLDER, NVRTC, Compiler, add_package, disassemble, install, text_of
+
 OUTPUT = FOLDER / "ptx"
-ENVIRONMENT = FOLDER.parents[3] / "target" / "kernels-venv"
-
-# 12.4 writes PTX 8.4, which drivers from R550 on accept. A later compiler would exclude older drivers.
-NVRTC = ("nvidia-cuda-nvrtc-cu12", "12.4.127")
-DISASSEMBLER = ("nvidia-cuda-nvdisasm", "13.5.37")
-INSTALL_FAILED = 3
 
 # The least compute capability with mma on bfloat16 and with cp.async. The driver compiles its PTX
 # for every later one.
@@ -38,7 +30,6 @@ MACHINE_ARCHITECTURES = ("sm_80", "sm_90")
 
 # Storage formats of weights and activations, and the macros that select them.
 STORAGES = {"bf16": {}, "f16": {"STORAGE_F16": 1}}
-
 
 # Macros that the manifest states in another field.
 UNLISTED_MACROS = ("SHARED_BYTES", "STORAGE_F16")
@@ -80,6 +71,19 @@ VARIANTS = {
     ],
 }
 
+# Sizes that the kernels of a source can compute, by parameter. The host refuses others, since a kernel
+# checks nothing. A test runs each kernel at its limits and beyond. A grid has at most 65,535 blocks in
+# its second dimension.
+ROW_WIDTH = {"multiple_of": 8, "max": 1024}
+LIMITS = {
+    "embedding.cu": {"width": ROW_WIDTH},
+    "residual_layer_norm.cu": {"width": ROW_WIDTH},
+    "gemm.cu": {"columns": {"multiple_of": 2}, "depth": {"multiple_of": 32}},
+    "attention.cu": {"heads": {"max": 65535}},
+    "pooling.cu": {"width": {"multiple_of": 8}, "out_width": ROW_WIDTH},
+    "head.cu": {"depth": {"multiple_of": 8}},
+}
+
 # Registers a thread may use, by the first prefix of the kernel's name: little more than the compiler
 # needs, so that a regression shows. Those of products and of attention_128 are what their blocks leave
 # of 65,536 registers.
@@ -98,80 +102,6 @@ REQUIRED_INSTRUCTIONS = {
     "gemm_": ("HMMA.16816.F32", "LDGSTS.E.BYPASS.128", "LDSM.16.M88.4"),
     "attention_": ("HMMA.16816.F32", "LDGSTS.E.BYPASS.128", "LDSM.16.M88.4", "LDSM.16.MT88.4"),
 }
-
-
-class Compiler:
-    """NVRTC, called through ctypes."""
-
-    def __init__(self, packages):
-        library = packages / "nvidia" / "cuda_nvrtc" / "lib"
-        # The compiler opens its built-in functions by name; opened before, they are found.
-        for builtins in sorted(library.glob("libnvrtc-builtins.so*")):
-            ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
-        self.nvrtc = ctypes.CDLL(str(library / "libnvrtc.so.12"))
-        self.nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
-        self.headers = {path.name: path.read_bytes() for path in sorted(FOLDER.glob("*.cuh"))}
-
-    def call(self, function, *arguments):
-        status = getattr(self.nvrtc, function)(*arguments)
-        if status != 0:
-            raise RuntimeError(f"{function}: {self.nvrtc.nvrtcGetErrorString(status).decode()}")
-
-    def read(self, program, what):
-        size = ctypes.c_size_t()
-        self.call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
-        buffer = ctypes.create_string_buffer(size.value)
-        self.call(f"nvrtcGet{what}", program, buffer)
-        return buffer.raw
-
-    def compile(self, source, kernel, macros, architecture, options=()):
-        """Returns the output for an architecture (PTX for compute_*, machine code for sm_*) and the log."""
-        program = ctypes.c_void_p()
-        names = (ctypes.c_char_p * len(self.headers))(*(name.encode() for name in self.headers))
-        texts = (ctypes.c_char_p * len(self.headers))(*self.headers.values())
-        text = (FOLDER / source).read_bytes()
-        self.call(
-            "nvrtcCreateProgram", ctypes.byref(program), text, source.encode(), len(self.headers), texts, names
-        )
-        macros = {"KERNEL_NAME": kernel, **macros}
-        flags = [f"--gpu-architecture={architecture}", "--std=c++17", *options]
-        flags += [f"--define-macro={name}={value}" for name, value in macros.items()]
-        encoded = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
-        try:
-            self.call("nvrtcCompileProgram", program, len(flags), encoded)
-        except RuntimeError as error:
-            raise RuntimeError(f"{source} ({kernel}): {error}\n{text_of(self.read(program, 'ProgramLog'))}") from None
-        output = self.read(program, "PTX" if architecture.startswith("compute_") else "CUBIN")
-        log = text_of(self.read(program, "ProgramLog"))
-        self.call("nvrtcDestroyProgram", ctypes.byref(program))
-        return output, log
-
-
-def text_of(buffer):
-    return buffer.rstrip(b"\0").decode()
-
-
-def add_package(package, version):
-    """Installs a package into the virtual environment, and returns the error or nothing."""
-    options = ["--quiet", "--disable-pip-version-check", "--retries", "1"]
-    command = [ENVIRONMENT / "bin" / "python", "-m", "pip", "install", *options, f"{package}=={version}"]
-    result = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    return result.stderr if result.returncode != 0 else None
-
-
-def install():
-    """Creates the virtual environment with the compiler, and returns its folder of packages."""
-    try:
-        if not (ENVIRONMENT / "bin" / "python").exists():
-            venv.create(ENVIRONMENT, with_pip=True)
-        error = add_package(*NVRTC)
-    except (OSError, subprocess.CalledProcessError) as failure:
-        error = f"no virtual environment: {failure}"
-    if error is not None:
-        print(f"cannot install {'=='.join(NVRTC)} from PyPI into {ENVIRONMENT.name}:\n{error}", file=sys.stderr)
-        sys.exit(INSTALL_FAILED)
-    (packages,) = (pathlib.Path(path) for path in glob.glob(str(ENVIRONMENT / "lib" / "python3*" / "site-packages")))
-    return packages
 
 
 def variants():
@@ -198,12 +128,20 @@ def parameters(source, ptx):
     return [{"name": name, "type": "pointer" if kind == "u64" else kind} for name, kind in zip(names, types)]
 
 
+def check_rounding(name, ptx):
+    """Refuses arithmetic without .rn, which the driver may fuse differently in each kernel (PTX ISA, "add")."""
+    found = re.search(r"\b(?:add|sub|mul)(?:\.ftz)?\.f32", ptx)
+    if found:
+        raise RuntimeError(f"{name}: {found.group()} states no rounding; it needs --fmad=false or an intrinsic")
+
+
 def outputs(compiler):
     """Returns the contents of all generated files by name."""
     files, kernels = {}, []
     for name, source, kernel, macros in variants():
         data, _ = compiler.compile(source, kernel, macros, ARCHITECTURE)
         ptx = text_of(data)
+        check_rounding(name, ptx)
         files[name] = ptx
         kernels.append(
             {
@@ -214,6 +152,7 @@ def outputs(compiler):
                 "source": source,
                 "macros": {key: value for key, value in macros.items() if key not in UNLISTED_MACROS},
                 "parameters": parameters(source, ptx),
+                "limits": LIMITS[source],
                 "threads": int(re.search(r"\.maxntid (\d+)", ptx).group(1)),
                 "dynamic_shared_bytes": macros.get("SHARED_BYTES", 0),
             }
@@ -254,13 +193,6 @@ def check(compiler):
 
 def by_prefix(table, kernel, default):
     return next((value for prefix, value in table.items() if kernel.startswith(prefix)), default)
-
-
-def disassemble(packages, cubin):
-    tool = next(packages.glob("nvidia/**/bin/nvdisasm"))
-    file = ENVIRONMENT / "kernel.cubin"
-    file.write_bytes(cubin)
-    return subprocess.run([tool, "-c", file], check=True, capture_output=True, text=True).stdout
 
 
 def violations(kernel, log, assembly):

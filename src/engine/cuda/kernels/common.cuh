@@ -7,6 +7,13 @@
 // Weights and activations are stored in 16 bits: bfloat16, or IEEE half precision where
 // STORAGE_F16 is defined. Arithmetic is f32 everywhere.
 //
+// The compiler runs with --fmad=false: it may not fuse a product and a sum, and neither may the
+// driver, which the PTX obliges by .rn (PTX ISA 8.4, "fma", "add"). Where one rounding is wanted,
+// the source calls fmaf. So two kernels with one formula compute the same bits.
+//
+// The header of each kernel lists under `Host` what its caller has to refuse with an error, since
+// the kernel does not check it. The manifest has the limits of single parameters (`limits`).
+//
 // Constants are enumerators and macros: NVRTC emits a global variable for each `constexpr` one.
 
 #pragma once

@@ -5,9 +5,12 @@
 //
 // Shapes    token_ids, positions, type_ids: [rows] u32, each smaller than the rows of its table
 //           (the host verifies this; the kernel does not)
-//           word: [vocabulary, width], position: [positions, width], type: [types, width]
+//           word: [vocabulary, width], position: [positions, width], type: [types, width]; a model
+//           without token types (DistilBERT) has neither type_ids nor type, and both may be null
 //           gamma, beta: [width]; out: [rows, width], which overlaps no input
 //           width: a multiple of 8, at most 1024; pointers are aligned to 16 bytes
+// Host      refuses another width, an id beyond its table, a word or position table that is absent,
+//           and rotary or relative positions, which no kernel computes
 // Launch    128 threads, one warp a row; grid: ceil(rows / 4)
 // Shared    none
 // Source    Devlin et al., "BERT", 2018, section 3.2
@@ -30,6 +33,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE)
     // 64-bit offsets: a vocabulary of 250,000 rows of 1024 values exceeds 2^31 bytes.
     add_row(sum, word + (u64)token_ids[row] * width, width, lane);
     add_row(sum, position + (u64)positions[row] * width, width, lane);
-    add_row(sum, type + (u64)type_ids[row] * width, width, lane);
+    if (type != nullptr) add_row(sum, type + (u64)type_ids[row] * width, width, lane);
     write_normalized(sum, gamma, beta, out + (u64)row * width, width, epsilon, lane);
 }

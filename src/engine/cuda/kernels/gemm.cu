@@ -10,6 +10,8 @@
 //           residual: [rows, columns], read by BIAS_RESIDUAL only; out: [rows, columns], which
 //           overlaps no input
 //           columns: even; depth: a multiple of 32; pointers are aligned to 16 bytes
+// Host      refuses odd columns and other depths (as of hidden size 312), more than 65,535 tiles of
+//           rows, and layers that no epilogue computes: ReLU, SiLU, and gated units (GeGLU)
 // Launch    (TILE_M / WARP_M) * (TILE_N / WARP_N) warps; grid: ceil(columns / TILE_N),
 //           ceil(rows / TILE_M)
 // Shared    4 stages of a [TILE_M, 32] tile of the input and a [TILE_N, 32] tile of the weight
@@ -17,7 +19,8 @@
 //           mma_multistage.h); Hendrycks, Gimpel, "Gaussian Error Linear Units", 2016
 //
 // Batch invariance: each element is the result of depth / 16 tensor-core instructions in ascending
-// order of k, whatever the tile and the number of rows. Its bits do not depend on other rows.
+// order of k, whatever the tile and the number of rows, and of an epilogue in which every operation
+// states its rounding (see common.cuh). Its bits do not depend on other rows.
 
 #include "common.cuh"
 
@@ -65,16 +68,19 @@ __device__ __forceinline__ void copy_tile(u32 target, const u16* matrix, int fir
 // erf by formula 7.1.26 of Abramowitz and Stegun, with an absolute error of 1.5e-7.
 __device__ __forceinline__ float gelu_erf(float x) {
     const float z = fabsf(x) * 0.707106781f;
-    const float t = reciprocal(1.0f + 0.3275911f * z);
-    const float polynomial =
-        ((((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) * t;
-    const float erf = 1.0f - polynomial * exp2_approx(-z * z * LOG2_E);
-    return 0.5f * x * (1.0f + (x < 0.0f ? -erf : erf));
+    const float t = reciprocal(fmaf(0.3275911f, z, 1.0f));
+    float polynomial = fmaf(1.061405429f, t, -1.453152027f);
+    polynomial = fmaf(polynomial, t, 1.421413741f);
+    polynomial = fmaf(polynomial, t, -0.284496736f);
+    polynomial = fmaf(polynomial, t, 0.254829592f) * t;
+    const float erf = fmaf(-polynomial, exp2_approx(-z * z * LOG2_E), 1.0f);
+    const float half = 0.5f * x;
+    return fmaf(half, x < 0.0f ? -erf : erf, half);
 }
 
 // x * (1 + tanh(u)) / 2, which is x / (1 + e^(-2u)).
 __device__ __forceinline__ float gelu_tanh(float x) {
-    const float u = 0.797884561f * (x + 0.044715f * x * x * x);
+    const float u = 0.797884561f * fmaf(0.044715f * x * x, x, x);
     return x * reciprocal(1.0f + exp2_approx(-2.0f * LOG2_E * u));
 }
 

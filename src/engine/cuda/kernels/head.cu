@@ -8,6 +8,8 @@
 //           offsets: [sequences + 1] u32; weight: [columns, depth]; bias: [columns]
 //           out: [sequences, columns] f32
 //           depth: a multiple of 8; pointers are aligned to 16 bytes
+// Host      refuses another depth, more than 65,535 sequences, and heads with another activation
+//           than tanh, such as ReLU of DistilBERT
 // Launch    128 threads, one warp an output; grid: ceil(columns / 4), sequences
 // Shared    none
 // Source    pooler and classifier of Devlin et al., "BERT", 2018
@@ -23,7 +25,7 @@ enum : int { WARPS = 4 };
 
 // tanh(x) = 1 - 2 / (1 + e^2x), with an absolute error of 2e-7.
 __device__ __forceinline__ float tanh_exp(float x) {
-    return 1.0f - 2.0f * reciprocal(1.0f + exp2_approx(2.0f * LOG2_E * x));
+    return fmaf(-2.0f, reciprocal(1.0f + exp2_approx(2.0f * LOG2_E * x)), 1.0f);
 }
 
 // Input of the dense layer, in the storage format.
@@ -61,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE)
         read_input(values, vector + at);
         read_chunk(factors, weights + at);
 #pragma unroll
-        for (int j = 0; j < CHUNK; j++) sum += values[j] * factors[j];
+        for (int j = 0; j < CHUNK; j++) sum = fmaf(values[j], factors[j], sum);
     }
     sum = sum_warp(sum);
     if (lane == 0) {

@@ -58,7 +58,7 @@ __device__ __forceinline__ void write_normalized(const WarpRow& row, const u16* 
 #pragma unroll
             for (int j = 0; j < CHUNK; j++) {
                 const float centered = row.values[i][j] - mean;
-                squares += centered * centered;
+                squares = fmaf(centered, centered, squares);
             }
         }
     }
@@ -73,7 +73,7 @@ __device__ __forceinline__ void write_normalized(const WarpRow& row, const u16* 
             read_chunk(offset, beta + chunk * CHUNK);
 #pragma unroll
             for (int j = 0; j < CHUNK; j++) {
-                result[j] = (row.values[i][j] - mean) * scale * factor[j] + offset[j];
+                result[j] = fmaf((row.values[i][j] - mean) * scale, factor[j], offset[j]);
             }
             write_chunk(out + chunk * CHUNK, result);
         }

@@ -5,9 +5,11 @@
 //           POOL_FIRST   the first row, which is [CLS] of BERT
 //           POOL_LAST    the last row
 // Shapes    hidden: [tokens, width]; offsets: [sequences + 1] u32; out: [sequences, out_width] f32
-//           width: a multiple of 8, at most 1024; out_width: a multiple of 8, at most width
-//           (leading columns, as of Matryoshka embeddings; the norm is of the truncated vector)
+//           width: a multiple of 8; out_width: a multiple of 8, at most width and 1024 (leading
+//           columns, as of Matryoshka embeddings; the norm is of the truncated vector)
 //           normalize: 0 or 1; sequences have at least one row; pointers are aligned to 16 bytes
+// Host      refuses other widths, an out_width above width, empty sequences, and other poolings,
+//           such as maximum and weighted mean
 // Launch    128 threads; grid: sequences. Each thread has 8 columns and sums rows in their order.
 // Shared    16 bytes, static
 // Source    Reimers, Gurevych, "Sentence-BERT", 2019; lower bound of the norm as in
@@ -63,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (normalize) {
         float squares = 0.0f;
 #pragma unroll
-        for (int j = 0; j < CHUNK; j++) squares += pooled[j] * pooled[j];
+        for (int j = 0; j < CHUNK; j++) squares = fmaf(pooled[j], pooled[j], squares);
         scale = 1.0f / fmaxf(sqrtf(sum_block(squares)), NORM_MIN);
     }
     if (active) {

@@ -6,6 +6,8 @@
 //           an input to which a GEMM has added the residual.
 //           gamma, beta: [width]
 //           width: a multiple of 8, at most 1024; pointers are aligned to 16 bytes
+// Host      refuses another width (the registers of a warp hold no more), and an out that is also
+//           an input: inputs are read through the cache for read-only data
 // Launch    128 threads, one warp a row; grid: ceil(rows / 4)
 // Shared    none
 // Source    Ba, Kiros, Hinton, "Layer Normalization", 2016

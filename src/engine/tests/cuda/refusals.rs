@@ -58,6 +58,17 @@ fn old_devices_and_wrong_limits_are_refused() {
     assert!(message.contains("tokens of a batch: found 0"), "{message}");
 }
 
+/// Another process may write to the files of a model between its two uses.
+#[test]
+fn weights_that_cannot_be_read_are_refused() {
+    let tiny = TinyModel::new(BERT);
+    let model = tiny.open();
+    let weights = std::fs::File::options().write(true).open(tiny.folder.path().join("model.safetensors")).unwrap();
+    weights.set_len(100).unwrap();
+    let message = refuse(&model, SimulatedDevice::new(1), OPTIONS);
+    assert!(message.contains("model.safetensors: the file: found failed to fill whole buffer"), "{message}");
+}
+
 #[test]
 fn weights_that_do_not_fit_are_refused_as_on_the_cpu() {
     let model = TinyModel::new(BERT).edit("config.json", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3").open();

@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 
 use super::control::SettingsHandle;
 use super::drain::DrainHandle;
+use super::model_server::ModelServer;
 use super::port::PortHandle;
 use super::resources::ProcessResources;
 use crate::admin::{AdminState, ConnectTest, DrainHooks, JsonView, SchedulerReport};
 use crate::telemetry::log::LevelHandle;
-use crate::upstream::Upstream;
 
 /// Components that the admin ports report and change.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ fn drain_hooks(drainer: &DrainHandle, token: Option<String>) -> DrainHooks {
 /// Builds the handler that tests whether the application accepts connections at a captured port.
 fn connect_test(ports: &[PortHandle]) -> ConnectTest {
     let captured = ports.iter().filter_map(|port| Some((port.capture.as_ref()?.port, port.upstream.clone())));
-    let ports: BTreeMap<u16, Upstream> = captured.collect();
+    let ports: BTreeMap<u16, ModelServer> = captured.collect();
     Arc::new(move |number| {
         let upstream = ports.get(&number).cloned();
         async move { Some(upstream?.can_connect().await) }.boxed()

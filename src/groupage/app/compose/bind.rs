@@ -5,6 +5,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use super::super::state_dir::StateDir;
+use super::engine::EngineModel;
+use super::model_server::ServerTarget;
 use super::port::BoundPort;
 use super::transport::upstream_target;
 use crate::config::{Capture, Policy};
@@ -27,13 +29,22 @@ pub(super) fn bind_ports(policy: &Policy) -> Result<(Vec<BoundPort>, Option<Stat
 
 /// Binds the addresses of a proxy that captures no port.
 fn bind_single_port(policy: &Policy) -> Result<(BoundPort, Option<StateDir>), BoxError> {
-    let target = upstream_target(policy).ok_or(
-        "GRP1102: no upstream: set the model server with --upstream URL, or with proxy.upstream in the policy",
-    )?;
+    let target = server_target(policy)?;
     let folder = policy.proxy.state.clone().map(|path| StateDir::new(path, target.to_string()));
     let metrics = Arc::new(Metrics::new(METRICS_POLICY));
     let sockets = bind_all(&policy.proxy.listen)?;
     Ok((BoundPort { capture: None, target, sockets, metrics, folder: folder.clone() }, folder))
+}
+
+/// Returns the model server of a policy. A model is opened before any port is bound.
+fn server_target(policy: &Policy) -> Result<ServerTarget, BoxError> {
+    if let Some(engine) = &policy.engine {
+        return Ok(ServerTarget::Engine(EngineModel::open(engine)?));
+    }
+    let target = upstream_target(policy).ok_or(
+        "GRP1102: no upstream: set the model server with --upstream URL, or with proxy.upstream in the policy",
+    )?;
+    Ok(ServerTarget::Upstream(target))
 }
 
 /// Binds one port for each captured port of the pod.
@@ -44,7 +55,8 @@ fn bind_captured_ports(policy: &Policy) -> io::Result<(Vec<BoundPort>, Option<St
     let bind_port = |(capture, metrics): (&Capture, Arc<Metrics>)| {
         let target = UpstreamTarget::Loopback(capture.application);
         let folder = folder.as_ref().map(|folder| folder.of_port(capture.port, target.to_string(), captures.len()));
-        Ok(BoundPort { sockets: bind_all(&capture.listen)?, capture: Some(capture.clone()), target, metrics, folder })
+        let (sockets, target) = (bind_all(&capture.listen)?, ServerTarget::Upstream(target));
+        Ok(BoundPort { sockets, capture: Some(capture.clone()), target, metrics, folder })
     };
     let ports = captures.iter().zip(Metrics::of_ports(METRICS_POLICY, &numbers)).map(bind_port);
     let ports = ports.collect::<io::Result<_>>()?;

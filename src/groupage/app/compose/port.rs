@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use super::super::state_dir::writer::StateWriter;
 use super::super::state_dir::{LearnedFile, StateDir};
 use super::limits::core_limits;
+use super::model_server::{ModelServer, ServerTarget};
 use super::resources::ProcessResources;
 use super::route_table::build_port_table;
 use super::scopes::ScopeRegistry;
@@ -26,14 +27,14 @@ use crate::error::BoxError;
 use crate::proxy::{self, Connections, ListenerChannel, ListenerControl, ListenerHandle, Proxy, RoutingTable};
 use crate::scheduler::{self, Scheduler, ShadowRecorder};
 use crate::telemetry::Metrics;
-use crate::upstream::{Upstream, UpstreamTarget};
+use crate::upstream::Upstream;
 
 /// A bound port with its target.
 #[derive(Debug)]
 pub(super) struct BoundPort {
     /// The captured port of the application, if this port captures one.
     pub(super) capture: Option<Capture>,
-    pub(super) target: UpstreamTarget,
+    pub(super) target: ServerTarget,
     pub(super) sockets: Vec<TcpListener>,
     pub(super) metrics: Arc<Metrics>,
     /// Folder for what is learned about this port's server.
@@ -78,7 +79,7 @@ pub(in crate::app) struct PortHandle {
     pub(in crate::app) proxy: Arc<Proxy>,
     pub(in crate::app) scheduler: scheduler::SchedulerHandle,
     pub(in crate::app) shadow: ShadowRecorder,
-    pub(in crate::app) upstream: Upstream,
+    pub(in crate::app) upstream: ModelServer,
     pub(in crate::app) metrics: Arc<Metrics>,
 }
 
@@ -89,11 +90,10 @@ impl BoundPort {
     pub(super) fn build(self, inputs: PortInputs<'_>) -> Result<ReadyPort, BoxError> {
         let Self { capture, target, sockets, metrics, folder } = self;
         let PortInputs { policy, scopes, ids, resources, access_log, seed } = inputs;
-        let ProcessResources { buffers, certs, upstream_permits, .. } = resources;
+        let ProcessResources { buffers, certs, .. } = resources;
         let clock = resources.clock;
         let listen = sockets.iter().map(TcpListener::local_addr).collect::<std::io::Result<Vec<_>>>()?;
-        let bounds = (buffers.clone(), upstream_permits.clone());
-        let upstream = Upstream::new(upstream_config(policy, target, certs), clock, bounds, metrics.clone());
+        let upstream = build_server(policy, target, resources, &metrics)?;
         let (learned_state, found) = folder.as_ref().map(StateDir::learned).unwrap_or_default();
         let learned = folder.is_some().then(|| Arc::new(Notify::new()));
         let config = scheduler::SchedulerConfig {
@@ -104,7 +104,7 @@ impl BoundPort {
         };
         let shadow = ShadowRecorder::start(&config, clock, upstream.backend(), metrics.clone());
         let scheduler = Scheduler::start(config, clock, upstream.backend(), metrics.clone())?;
-        let table = build_port_table(policy, ids, capture.as_ref(), None)?;
+        let table = build_port_table(policy, ids, capture.as_ref(), None, upstream.token_counter())?;
         let parts = proxy::ProxyComponents {
             clock,
             scheduler: scheduler.handle.clone(),
@@ -150,7 +150,8 @@ impl ReadyPort {
 impl PortHandle {
     /// Builds the port's route table from a policy.
     pub(super) fn table(&self, policy: &Policy, ids: &[ScopeId]) -> Result<RoutingTable, String> {
-        build_port_table(policy, ids, self.capture.as_ref(), Some(&self.proxy.table()))
+        let tokenizer = self.upstream.token_counter();
+        build_port_table(policy, ids, self.capture.as_ref(), Some(&self.proxy.table()), tokenizer)
     }
 
     /// Returns what its scheduler has learned and decided as JSON, or `None` if the scheduler does
@@ -164,11 +165,43 @@ impl PortHandle {
             learned["predicted"] = report::predicted(&report);
         }
         learned["priorities"] = decisions::priorities(&self.proxy.table().priorities);
+        if let Some(engine) = self.upstream.engine_report() {
+            learned["engine"] = engine;
+        }
         if let Some(capture) = &self.capture {
             learned["port"] = json!(capture.port);
             learned["name"] = json!(capture.name);
         }
         Some(learned)
+    }
+}
+
+/// Builds the adapter for an upstream, or starts the engine.
+fn build_server(
+    policy: &Policy,
+    target: ServerTarget,
+    resources: &ProcessResources,
+    metrics: &Arc<Metrics>,
+) -> Result<ModelServer, BoxError> {
+    let ProcessResources { clock, buffers, certs, upstream_permits, .. } = resources;
+    match target {
+        ServerTarget::Upstream(target) => {
+            let bounds = (buffers.clone(), upstream_permits.clone());
+            let config = upstream_config(policy, target, certs);
+            Ok(ModelServer::Upstream(Upstream::new(config, *clock, bounds, metrics.clone())))
+        }
+        #[cfg(feature = "engine")]
+        ServerTarget::Engine(model) => {
+            let parts = groupage_serving::EngineParts {
+                clock: *clock,
+                buffers: buffers.clone(),
+                metrics: metrics.clone(),
+                body_idle_timeout: policy.proxy.client.body_idle_timeout,
+            };
+            Ok(ModelServer::Engine(groupage_serving::EngineServer::start(model.0, parts)?))
+        }
+        #[cfg(not(feature = "engine"))]
+        ServerTarget::Engine(model) => match model.0 {},
     }
 }
 

@@ -7,12 +7,13 @@ use crate::api::v1alpha1 as api;
 use crate::config::{self, Policy};
 use crate::protocol::{DIVISIBLE_ITEMS_MAX, MergeRule, PathPattern, RouteProtocol, RouteRules};
 
-/// The default route: every path, with the protocol detected by an adapter.
+/// The default route: every path, with the protocol detected by an adapter, or that of the engine.
 pub(super) fn default_route(policy: &Policy) -> RouteRules {
+    let (merge, protocol) = policy.default_rules();
     RouteRules {
         path: PathPattern::parse("/*").expect("a pattern that matches every path is valid"),
         method: Method::POST,
-        protocol: RouteProtocol::Auto,
+        protocol,
         merge_on_headers: Vec::new(),
         merge_on_fields: Vec::new(),
         merge_over_headers: Vec::new(),
@@ -20,7 +21,7 @@ pub(super) fn default_route(policy: &Policy) -> RouteRules {
         respond_with_headers: Vec::new(),
         respond_with_fields: Vec::new(),
         generic: None,
-        merge: MergeRule::Auto,
+        merge: to_merge_rule(merge),
         idempotent: None,
         item_bytes_max: policy.limits.item_bytes_max,
         item_nesting_max: policy.limits.item_nesting_max,
@@ -41,6 +42,14 @@ fn items(count: u32) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX).max(DIVISIBLE_ITEMS_MAX)
 }
 
+const fn to_merge_rule(merge: api::MergeRule) -> MergeRule {
+    match merge {
+        api::MergeRule::Auto => MergeRule::Auto,
+        api::MergeRule::Always => MergeRule::Always,
+        api::MergeRule::Never => MergeRule::Never,
+    }
+}
+
 /// Converts a route of the policy.
 pub(super) fn to_rules(policy: &Policy, route: &config::Route) -> Result<RouteRules, String> {
     let limits = policy.limits.overridden(&route.limits);
@@ -55,11 +64,7 @@ pub(super) fn to_rules(policy: &Policy, route: &config::Route) -> Result<RouteRu
         respond_with_headers: route.respond_with.headers.clone(),
         respond_with_fields: route.respond_with.fields.clone(),
         generic: route.generic.clone(),
-        merge: match route.merge {
-            api::MergeRule::Auto => MergeRule::Auto,
-            api::MergeRule::Always => MergeRule::Always,
-            api::MergeRule::Never => MergeRule::Never,
-        },
+        merge: to_merge_rule(route.merge),
         idempotent: match route.idempotent {
             api::Idempotent::Always => Some(true),
             api::Idempotent::Never => Some(false),

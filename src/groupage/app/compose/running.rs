@@ -115,8 +115,16 @@ impl RunningApp {
         self.control.clone()
     }
 
-    /// Resolves when a scheduler has failed permanently.
-    pub async fn failed(&self) {
-        select_all(self.ports.iter().map(|port| Box::pin(port.scheduler.failed()))).await;
+    /// Resolves with the reason when a scheduler or the engine has failed permanently.
+    pub async fn failed(&self) -> &'static str {
+        select_all(self.ports.iter().map(|port| Box::pin(port_failure(port)))).await.0
+    }
+}
+
+/// Resolves with the reason when the scheduler or the engine of a port has failed permanently.
+async fn port_failure(port: &RunningPort) -> &'static str {
+    tokio::select! {
+        () = port.scheduler.failed() => "the scheduler panicked three times in a minute",
+        () = port.reach.upstream.failed() => "the engine has failed",
     }
 }

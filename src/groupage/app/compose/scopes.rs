@@ -7,7 +7,6 @@
 use http::Method;
 
 use super::limits::to_scope_limits;
-use crate::api::v1alpha1::MergeRule;
 use crate::batching::{ScopeId, ScopeLimits};
 use crate::config::{Policy, RoutePort};
 
@@ -34,7 +33,8 @@ impl ScopeRegistry {
             let name = (route.method.clone(), route.path.clone(), route.ports.clone());
             (Some(name), to_scope_limits(&policy.limits.overridden(&route.limits), route.late, route.merge))
         });
-        for (name, limits) in written.chain([(None, to_scope_limits(&policy.limits, policy.late, MergeRule::Auto))]) {
+        let default = to_scope_limits(&policy.limits, policy.late, policy.default_rules().0);
+        for (name, limits) in written.chain([(None, default)]) {
             let known = self.names.iter().position(|other| *other == name);
             let index = match known {
                 Some(index) => index,

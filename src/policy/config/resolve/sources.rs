@@ -17,7 +17,7 @@ use crate::config::units::{format_size, parse_size};
 use crate::memory;
 
 /// The source of each value that is no default, by path.
-type SettingSources = BTreeMap<String, SettingSource>;
+pub(super) type SettingSources = BTreeMap<String, SettingSource>;
 
 /// Starts from the defaults and merges the file over them.
 pub(super) fn merge_file(loaded: Option<&LoadedPolicy>, machine: &MachineLimits) -> (Json, SettingSources) {
@@ -137,7 +137,7 @@ pub(super) fn apply_machine_limits(json: &mut Json, sources: &mut SettingSources
     }
 }
 
-fn put(json: &mut Json, path: &str, value: Json) {
+pub(super) fn put(json: &mut Json, path: &str, value: Json) {
     let mut at = json;
     for name in path.split('.') {
         at = &mut at[name];

@@ -58,7 +58,7 @@ pub(crate) fn check(
     let mut fixture = Fixture::new(storage, 31);
     let qkv = random_qkv(&mut fixture, tokens, width);
     let out = launch(&mut fixture, kernel, qkv.pointer, lengths, heads)?;
-    let actual = fixture.read(out, tokens * width);
+    let actual = fixture.read(out, tokens * width)?;
     compare(&actual, &attention(&qkv.values, lengths, heads, head_width), storage.rounding())
 }
 
@@ -85,12 +85,12 @@ fn the_bits_of_a_sequence_do_not_depend_on_the_others() {
     let mut fixture = Fixture::new(StorageFormat::BFloat16, 32);
     let qkv = random_qkv(&mut fixture, lengths.iter().sum(), width);
     let out = launch(&mut fixture, &kernel, qkv.pointer, &lengths, heads).unwrap();
-    let batch = fixture.read(out, lengths.iter().sum::<usize>() * width);
+    let batch = fixture.read(out, lengths.iter().sum::<usize>() * width).unwrap();
     let mut start = 0;
     for length in lengths {
         let first = qkv.pointer.offset((start * 3 * width * 2) as u64);
         let out = launch(&mut fixture, &kernel, first, &[length], heads).unwrap();
-        let alone = fixture.read(out, length * width);
+        let alone = fixture.read(out, length * width).unwrap();
         assert_eq!(alone, batch[start * width..(start + length) * width], "sequence of {length}");
         start += length;
     }

@@ -6,7 +6,7 @@ use groupage_ptx::{DevicePointer, KernelArgument};
 use crate::attention;
 use crate::fixture::{DeviceTensor, Fixture, pointer, size};
 use crate::manifest::LoadedKernel;
-use crate::reference::{self, add, dot, gelu_erf, layer_norm, linear, normalize};
+use crate::reference::{self, add, dot, gather, gelu_erf, layer_norm, linear, normalize};
 use crate::storage::StorageFormat;
 
 const LAYERS: usize = 6;
@@ -141,7 +141,7 @@ impl Encoder {
             (KernelArgument::Pointer(hidden), KernelArgument::Pointer(offsets), KernelArgument::Pointer(out));
         let arguments = [from, offsets, to, size(WIDTH), size(WIDTH), KernelArgument::U32(1)];
         self.run("pool_mean", [LENGTHS.len(), 1, 1], &arguments);
-        self.fixture.read_floats(out, LENGTHS.len() * WIDTH)
+        self.fixture.read_floats(out, LENGTHS.len() * WIDTH).unwrap()
     }
 
     /// Computes the embeddings in f64.
@@ -153,11 +153,7 @@ impl Encoder {
         let apply = |values: &[f64], layer: &LinearLayer, depth| {
             linear(values, &layer.weight.values, &layer.bias.values, depth)
         };
-        let gathered = |table: &DeviceTensor, ids: &[u32]| -> Vec<f64> {
-            let row = |id: &u32| table.values.chunks_exact(WIDTH).nth(usize::try_from(*id).unwrap()).unwrap();
-            ids.iter().flat_map(row).copied().collect()
-        };
-        let embedded = self.tables.iter().zip(ids).map(|(table, ids)| gathered(table, ids));
+        let embedded = self.tables.iter().zip(ids).map(|(table, ids)| gather(&table.values, ids, WIDTH));
         let mut hidden = normed(&embedded.reduce(|a, b| add(&a, &b)).unwrap(), &self.embedding_norm);
         for layer in &self.layers {
             let qkv = apply(&hidden, &layer.qkv, WIDTH);

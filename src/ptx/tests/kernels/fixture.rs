@@ -70,14 +70,14 @@ impl Fixture {
     }
 
     /// Reads an output in the storage format. Fails if a value was not written.
-    pub(crate) fn read(&mut self, pointer: DevicePointer, count: usize) -> Vec<f64> {
-        let bytes = self.device.download(pointer, count * 2).unwrap();
-        bytes.as_chunks::<2>().0.iter().map(|bytes| self.storage.decode(*bytes)).collect()
+    pub(crate) fn read(&mut self, pointer: DevicePointer, count: usize) -> Result<Vec<f64>, DeviceFault> {
+        let bytes = self.device.download(pointer, count * 2)?;
+        Ok(bytes.as_chunks::<2>().0.iter().map(|bytes| self.storage.decode(*bytes)).collect())
     }
 
-    pub(crate) fn read_floats(&mut self, pointer: DevicePointer, count: usize) -> Vec<f64> {
-        let bytes = self.device.download(pointer, count * 4).unwrap();
-        bytes.as_chunks::<4>().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))).collect()
+    pub(crate) fn read_floats(&mut self, pointer: DevicePointer, count: usize) -> Result<Vec<f64>, DeviceFault> {
+        let bytes = self.device.download(pointer, count * 4)?;
+        Ok(bytes.as_chunks::<4>().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))).collect())
     }
 
     pub(crate) fn launch(

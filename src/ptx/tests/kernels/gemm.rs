@@ -62,7 +62,7 @@ impl ProductInputs {
         arguments.extend([KernelArgument::Pointer(out), size(rows), size(columns), size(depth)]);
         let blocks = [columns.div_ceil(tile), rows.div_ceil(tile), 1];
         self.fixture.launch(kernel, blocks, &arguments)?;
-        Ok(self.fixture.read(out, rows * columns))
+        Ok(self.fixture.read(out, rows * columns)?)
     }
 }
 
@@ -100,15 +100,18 @@ fn products_equal_their_reference_on_ragged_shapes() {
 
 #[test]
 fn the_bits_of_a_row_do_not_depend_on_its_batch_or_on_the_tile() {
-    let shape = ProductShape { rows: 150, columns: 72, depth: 384 };
-    let mut inputs = ProductInputs::new("bias_gelu_erf", StorageFormat::BFloat16, shape);
-    let [small, large] = TILES.map(|tile| kernel("bias_gelu_erf", tile, StorageFormat::BFloat16));
-    let batch = inputs.run(&large, 0, shape.rows).unwrap();
-    assert_eq!(inputs.run(&small, 0, shape.rows).unwrap(), batch, "tiles");
-    for row in [0, 63, 77, 149] {
-        let expected = &batch[row * shape.columns..(row + 1) * shape.columns];
-        for kernel in [&small, &large] {
-            assert_eq!(inputs.run(kernel, row, 1).unwrap(), expected, "row {row} of {}", kernel.entry.name);
+    let shape = ProductShape { rows: 150, columns: 72, depth: 160 };
+    for (storage, epilogue) in STORAGES.into_iter().flat_map(|storage| EPILOGUES.map(|epilogue| (storage, epilogue))) {
+        let mut inputs = ProductInputs::new(epilogue, storage, shape);
+        let [small, large] = TILES.map(|tile| kernel(epilogue, tile, storage));
+        let batch = inputs.run(&large, 0, shape.rows).unwrap();
+        assert_eq!(inputs.run(&small, 0, shape.rows).unwrap(), batch, "tiles of {epilogue}, {storage:?}");
+        for row in [63, 149] {
+            let expected = &batch[row * shape.columns..(row + 1) * shape.columns];
+            for kernel in [&small, &large] {
+                let alone = inputs.run(kernel, row, 1).unwrap();
+                assert_eq!(alone, expected, "row {row} of {}, {storage:?}", kernel.entry.name);
+            }
         }
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn check(
         let arguments = [input, offsets, weight, bias, KernelArgument::Pointer(out), size(columns), size(width)];
         let blocks = [columns.div_ceil(BLOCK_COLUMNS), lengths.len(), 1];
         fixture.launch(kernel, blocks, &arguments)?;
-        Ok::<_, KernelError>((out, fixture.read_floats(out, lengths.len() * columns)))
+        Ok::<_, KernelError>((out, fixture.read_floats(out, lengths.len() * columns)?))
     };
     let operands = [pointer(&hidden), pointer(&dense_weight), pointer(&dense_bias)];
     let (dense_out, actual) = run(dense, operands, width)?;

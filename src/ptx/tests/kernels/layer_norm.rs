@@ -1,10 +1,10 @@
 //! `residual_layer_norm` and `embedding_layer_norm`.
 
-use groupage_ptx::{DevicePointer, KernelArgument};
+use groupage_ptx::{DevicePointer, FaultKind, KernelArgument};
 
 use crate::fixture::{Fixture, KernelError, compare, pointer, size};
 use crate::manifest::LoadedKernel;
-use crate::reference::{add, layer_norm};
+use crate::reference::{add, gather, layer_norm};
 use crate::storage::{STORAGES, StorageFormat};
 
 const EPSILON: f32 = 1e-12;
@@ -46,7 +46,7 @@ fn check(
     let sum = if with_residual { add(&input.values, &residual.values) } else { input.values };
     let normalized = |row: &[f64]| layer_norm(row, &gamma.values, &beta.values, f64::from(EPSILON));
     let expected: Vec<f64> = sum.chunks_exact(width).flat_map(normalized).collect();
-    compare(&fixture.read(out, rows * width), &expected, storage.rounding())
+    compare(&fixture.read(out, rows * width)?, &expected, storage.rounding())
 }
 
 #[test]
@@ -64,35 +64,61 @@ fn residual_layer_norm_equals_its_reference() {
 }
 
 #[test]
+fn an_output_that_is_also_an_input_is_detected() {
+    let kernel = LoadedKernel::load("residual_layer_norm", StorageFormat::BFloat16);
+    let mut fixture = Fixture::new(StorageFormat::BFloat16, 13);
+    let [input, gamma, beta] = [8 * 64, 64, 64].map(|count| fixture.random(count, 1.0));
+    let [null, to] = [DevicePointer::NULL, input.pointer].map(KernelArgument::Pointer);
+    let sizes = [size(8), size(64), KernelArgument::F32(EPSILON)];
+    let arguments = [&[pointer(&input), null, pointer(&gamma), pointer(&beta), to], &sizes[..]].concat();
+    let fault = fixture.launch(&kernel, [2, 1, 1], &arguments).unwrap_err();
+    assert!(matches!(fault.kind, FaultKind::ReadOnlyWrite { .. }), "{fault}");
+}
+
+/// Runs `embedding_layer_norm` on random data and compares the result. Without types, their table
+/// and their numbers are null.
+pub(crate) fn check_embedding(
+    kernel: &LoadedKernel,
+    storage: StorageFormat,
+    (rows, width): (usize, usize),
+    with_types: bool,
+) -> Result<(), KernelError> {
+    let mut fixture = Fixture::new(storage, 12);
+    let table_rows: &[u32] = if with_types { &[13, 5, 2] } else { &[13, 5] };
+    let ids = |table_rows: &u32| (0_u32..).take(rows).map(|row| row * 7 % table_rows).collect::<Vec<u32>>();
+    let ids: Vec<Vec<u32>> = table_rows.iter().map(ids).collect();
+    let table = |rows: &u32| fixture.random(usize::try_from(*rows).unwrap() * width, 1.0);
+    let tables: Vec<_> = table_rows.iter().map(table).collect();
+    let (gamma, beta) = (fixture.random(width, 1.0), fixture.random(width, 1.0));
+    let out = fixture.output(rows * width);
+
+    let null = KernelArgument::Pointer(DevicePointer::NULL);
+    let mut arguments = vec![null; 6];
+    for (at, (ids, table)) in ids.iter().zip(&tables).enumerate() {
+        arguments[at] = KernelArgument::Pointer(fixture.upload_integers(ids));
+        arguments[3 + at] = pointer(table);
+    }
+    arguments.extend([pointer(&gamma), pointer(&beta), KernelArgument::Pointer(out)]);
+    arguments.extend([size(rows), size(width), KernelArgument::F32(EPSILON)]);
+    fixture.launch(kernel, [rows.div_ceil(BLOCK_ROWS), 1, 1], &arguments)?;
+
+    let embedded = ids.iter().zip(&tables).map(|(ids, table)| gather(&table.values, ids, width));
+    let sum = embedded.reduce(|a, b| add(&a, &b)).unwrap();
+    let normalized = |row: &[f64]| layer_norm(row, &gamma.values, &beta.values, f64::from(EPSILON));
+    let expected: Vec<f64> = sum.chunks_exact(width).flat_map(normalized).collect();
+    compare(&fixture.read(out, rows * width)?, &expected, storage.rounding())
+}
+
+#[test]
 fn embedding_layer_norm_equals_its_reference() {
     for storage in STORAGES {
         let kernel = LoadedKernel::load("embedding_layer_norm", storage);
-        for (rows, width) in [(1, 64), (9, 384), (6, 1024)] {
-            let mut fixture = Fixture::new(storage, 12);
-            let ids = |table_rows| (0_u32..).take(rows).map(move |row| row * 7 % table_rows).collect::<Vec<u32>>();
-            let [tokens, positions, types] = [13, 5, 2].map(ids);
-            let tables = [13, 5, 2].map(|table_rows| fixture.random(table_rows * width, 1.0));
-            let (gamma, beta) = (fixture.random(width, 1.0), fixture.random(width, 1.0));
-            let out = fixture.output(rows * width);
-            let ids = [&tokens, &positions, &types].map(|ids| KernelArgument::Pointer(fixture.upload_integers(ids)));
-            let mut arguments = ids.to_vec();
-            arguments.extend(tables.iter().map(pointer));
-            arguments.extend([pointer(&gamma), pointer(&beta), KernelArgument::Pointer(out)]);
-            arguments.extend([size(rows), size(width), KernelArgument::F32(EPSILON)]);
-            fixture.launch(&kernel, [rows.div_ceil(BLOCK_ROWS), 1, 1], &arguments).unwrap();
-
-            let row_of = |table: usize, id: u32| {
-                let at = usize::try_from(id).unwrap() * width;
-                &tables[table].values[at..at + width]
-            };
-            let expected: Vec<f64> = (0..rows)
-                .flat_map(|row| {
-                    let words = add(row_of(0, tokens[row]), row_of(1, positions[row]));
-                    let sum = add(&words, row_of(2, types[row]));
-                    layer_norm(&sum, &gamma.values, &beta.values, f64::from(EPSILON))
-                })
-                .collect();
-            compare(&fixture.read(out, rows * width), &expected, storage.rounding()).unwrap();
+        for shape in [(1, 64), (9, 384), (6, 1024)] {
+            for with_types in [true, false] {
+                check_embedding(&kernel, storage, shape, with_types).unwrap_or_else(|error| {
+                    panic!("{storage:?}, {shape:?}, types {with_types}: {error}");
+                });
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The committed CUDA kernels, run by the interpreter: results beside references in f64, batch
-//! invariance, planted bugs, and the manifest beside the sources.
+//! invariance, limits, planted bugs, and the manifest beside the sources.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot continue reports its place")]
 
@@ -13,5 +13,6 @@ mod attention;
 mod pooling;
 mod head;
 mod encoder;
+mod limits;
 mod mutants;
 mod reproducible;

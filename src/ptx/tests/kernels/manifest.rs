@@ -26,6 +26,8 @@ pub(crate) struct KernelEntry {
     pub(crate) sha256: String,
     pub(crate) source: String,
     pub(crate) parameters: Vec<KernelParameter>,
+    /// Limits of the integer parameters by name.
+    pub(crate) limits: BTreeMap<String, ParameterLimit>,
     pub(crate) threads: u32,
     pub(crate) dynamic_shared_bytes: usize,
 }
@@ -36,6 +38,13 @@ pub(crate) struct KernelParameter {
     pub(crate) name: String,
     #[serde(rename = "type")]
     pub(crate) kind: String,
+}
+
+/// The values of a parameter that a kernel can compute.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(crate) struct ParameterLimit {
+    pub(crate) multiple_of: Option<usize>,
+    pub(crate) max: Option<usize>,
 }
 
 /// A kernel that is ready to launch.
@@ -120,6 +129,21 @@ fn the_manifest_describes_the_kernels() {
             assert!(["pointer", "u32", "f32"].contains(&parameter.kind.as_str()), "{parameter:?}");
         }
         assert!(entry.parameters.iter().any(|parameter| parameter.name == "out"), "{}", entry.file);
+        let is_size = |name: &String| entry.parameters.iter().any(|known| known.name == *name && known.kind == "u32");
+        assert!(entry.limits.keys().all(is_size), "{}: {:?}", entry.file, entry.limits);
         assert!(ptx.contains(&format!(".maxntid {}, 1, 1", entry.threads)), "{}", entry.file);
+    }
+}
+
+/// PTX without `.rn` allows the driver to fuse a product and a sum, in each kernel as it likes (PTX
+/// ISA 8.4, "add", "mul", "sub" of floating point).
+#[test]
+fn sums_and_products_state_their_rounding() {
+    for entry in KernelManifest::read().kernels {
+        let ptx = read(&format!("ptx/{}", entry.file));
+        for name in ["add", "sub", "mul"] {
+            let unrounded = [format!("{name}.f32"), format!("{name}.ftz.f32")];
+            assert!(!unrounded.iter().any(|text| ptx.contains(text)), "{}: {name} without .rn", entry.file);
+        }
     }
 }

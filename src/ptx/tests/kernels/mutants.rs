@@ -7,7 +7,7 @@ use crate::fixture::KernelError;
 use crate::gemm::ProductShape;
 use crate::manifest::LoadedKernel;
 use crate::storage::StorageFormat;
-use crate::{attention, gemm, layer_norm, pooling};
+use crate::{attention, gemm, head, layer_norm, pooling};
 
 /// The check that catches a bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,10 +18,16 @@ enum Detector {
     Alignment,
     /// A read of bytes that were never written.
     Poison,
+    /// A read of a register that was never written.
+    UnsetRegister,
     /// A read of bytes that an asynchronous copy has not written.
     IncompleteCopy,
+    /// A write of bytes that an asynchronous copy is to write.
+    PendingCopy,
     SharedRace,
     GlobalRace,
+    /// A write of what is read through the cache for read-only data.
+    ReadOnlyWrite,
     /// A barrier or shuffle without all lanes.
     Convergence,
 }
@@ -64,12 +70,45 @@ const BUGS: &[PlantedBug] = &[
     ),
     bug("copies to half a chunk", PRODUCT, ("[%r38]", 0, "[%r38+8]"), Detector::Alignment),
     bug("copies to the rows of the next warp", PRODUCT, ("[%r40]", 0, "[%r38+512]"), Detector::SharedRace),
+    bug("sums without initial zeros", PRODUCT, ("mov.f32 \t%f417, 0f00000000;", 0, ""), Detector::UnsetRegister),
+    bug("a stage is copied twice", PRODUCT, ("%r102, 4096;", 0, "%r102, 0;"), Detector::PendingCopy),
+    bug(
+        "stores to the target of a copy",
+        PRODUCT,
+        ("16, %r39;", 0, "16, %r39;\nst.shared.u32 [%r38], %r39;"),
+        Detector::PendingCopy,
+    ),
     bug("bias of the next columns", PRODUCT, ("[%rd8];", 0, "[%rd8+4];"), Detector::Bounds),
     bug("no residual", PRODUCT, ("shl.b32 \t%r419", 0, "and.b32 \t%r419"), Detector::Numbers),
     bug("rows are written without a bound", PRODUCT, ("@%p28 bra", 0, "@!%p28 bra"), Detector::Bounds),
     bug("rows are returned without a bound", NORM, ("@%p1 bra \t$L__BB0_34;", 0, ""), Detector::Bounds),
     bug("distance of a butterfly", NORM, ("%r196, %r192", 0, "4, %r192"), Detector::Numbers),
     bug("all blocks write the first rows", NORM, ("%ctaid.x", 1, "0"), Detector::GlobalRace),
+    bug("all warps write the first row", NORM, ("%r405, %r410, 5;", 0, "%r405, %r410, 7;"), Detector::GlobalRace),
+    bug("writes over the input", NORM, ("norm_param_4];", 0, "norm_param_0];"), Detector::ReadOnlyWrite),
+    bug("rows are returned without a bound", EMBEDDING, ("@%p1 bra \t$L__BB0_42;", 0, ""), Detector::Bounds),
+    bug("number of the next token", EMBEDDING, ("[%rd18];", 0, "[%rd18+4];"), Detector::Bounds),
+    bug("types are never added", EMBEDDING, ("setp.eq.s64 \t%p10", 0, "setp.ge.s64 \t%p10"), Detector::Numbers),
+    bug("a row without initial zeros", EMBEDDING, ("mov.f32 \t%f675, 0f00000000;", 0, ""), Detector::UnsetRegister),
+    bug("sums of half of the warp", EMBEDDING, ("%r250, %r251,", 0, "%r250, 0,"), Detector::Numbers),
+    bug("row of the next sequence", DENSE, ("%r19, [%rd26];", 0, "%r19, [%rd26+4];"), Detector::Bounds),
+    bug("a lane without an initial zero", DENSE, ("mov.f32 \t%f153, 0f00000000;", 0, ""), Detector::UnsetRegister),
+    bug("distance of a butterfly", DENSE, ("%r186, %r188,", 0, "%r186, 8,"), Detector::Numbers),
+    bug("inverted bound of the columns", LOGITS, ("@%p1 bra", 0, "@!%p1 bra"), Detector::Bounds),
+    bug("half of the warp in a shuffle", LOGITS, ("%r127, %r129;", 0, "%r127, 65535;"), Detector::Convergence),
+    bug("all sequences write the first logits", LOGITS, ("%ctaid.y", 2, "0"), Detector::GlobalRace),
+    bug("waits for one group too few", ATTENTION_64, ("wait_group 1;", 0, "wait_group 2;"), Detector::IncompleteCopy),
+    bug("no barrier before the next copy", ATTENTION_64, ("bar.sync \t0;", 1, ""), Detector::IncompleteCopy),
+    bug("masks one key too few", ATTENTION_64, ("setp.lt.s32 \t%p17", 0, "setp.le.s32 \t%p17"), Detector::Numbers),
+    bug("swizzle of the keys", ATTENTION_64, ("xor.b32  \t%r547", 0, "or.b32  \t%r547"), Detector::Numbers),
+    bug(
+        "does not wait for the last group",
+        ATTENTION_128,
+        ("wait_group 0;", 0, "wait_group 1;"),
+        Detector::IncompleteCopy,
+    ),
+    bug("values are not transposed", ATTENTION_128, ("x4.trans.", 5, "x4."), Detector::Numbers),
+    bug("copies one row too many", ATTENTION_128, ("setp.lt.s32", 0, "setp.le.s32"), Detector::Bounds),
     bug("no barrier after the partial sums", POOL, ("bar.sync \t0;", 0, ""), Detector::Poison),
     bug("a partial sum is not stored", POOL, ("st.shared.f32 \t[%rd43], %f65;", 0, ""), Detector::Poison),
     bug("a barrier under a condition", POOL, ("bar.sync \t0;", 0, "@%p13 bar.sync 0;"), Detector::Convergence),
@@ -77,9 +116,14 @@ const BUGS: &[PlantedBug] = &[
 ];
 
 const ATTENTION: &str = "attention_32";
+const ATTENTION_64: &str = "attention_64";
+const ATTENTION_128: &str = "attention_128";
 const PRODUCT: &str = "gemm_bias_residual_64";
 const NORM: &str = "residual_layer_norm";
+const EMBEDDING: &str = "embedding_layer_norm";
 const POOL: &str = "pool_mean";
+const DENSE: &str = "head_dense_tanh";
+const LOGITS: &str = "head_logits";
 const STORAGE: StorageFormat = StorageFormat::BFloat16;
 
 const fn bug(mistake: &'static str, kernel: &'static str, edit: PtxEdit, detector: Detector) -> PlantedBug {
@@ -88,8 +132,14 @@ const fn bug(mistake: &'static str, kernel: &'static str, edit: PtxEdit, detecto
 
 /// Runs a kernel on shapes that reach all of its branches.
 fn check(kernel: &LoadedKernel) -> Result<(), KernelError> {
+    let load = |name| LoadedKernel::load(name, STORAGE);
     match kernel.entry.name.as_str() {
         ATTENTION => attention::check(kernel, STORAGE, &[5, 64, 1, 130], 2, 32),
+        ATTENTION_64 => attention::check(kernel, STORAGE, &[5, 130], 2, 64),
+        ATTENTION_128 => attention::check(kernel, STORAGE, &[5, 65], 1, 128),
+        EMBEDDING => layer_norm::check_embedding(kernel, STORAGE, (9, 384), true),
+        DENSE => head::check(kernel, &load(LOGITS), STORAGE, (136, 3)),
+        LOGITS => head::check(&load(DENSE), kernel, STORAGE, (136, 3)),
         PRODUCT => gemm::check(kernel, STORAGE, ProductShape { rows: 70, columns: 72, depth: 256 }),
         NORM => layer_norm::check_residual(kernel, STORAGE, 7, 384),
         _ => pooling::check(kernel, STORAGE, (384, 384), true),
@@ -110,9 +160,12 @@ fn detector_of(error: &KernelError) -> Option<Detector> {
         FaultKind::OutOfBounds { .. } => Detector::Bounds,
         FaultKind::Misaligned { .. } => Detector::Alignment,
         FaultKind::Uninitialized { .. } => Detector::Poison,
+        FaultKind::UnsetRegister { .. } => Detector::UnsetRegister,
         FaultKind::IncompleteCopy { .. } => Detector::IncompleteCopy,
+        FaultKind::PendingCopy { .. } => Detector::PendingCopy,
         FaultKind::SharedRace { .. } => Detector::SharedRace,
         FaultKind::GlobalRace { .. } => Detector::GlobalRace,
+        FaultKind::ReadOnlyWrite { .. } => Detector::ReadOnlyWrite,
         FaultKind::DivergentWarp { .. } => Detector::Convergence,
         _ => return None,
     })
@@ -120,7 +173,7 @@ fn detector_of(error: &KernelError) -> Option<Detector> {
 
 #[test]
 fn kernels_without_an_edit_pass() {
-    for kernel in [ATTENTION, PRODUCT, NORM, POOL] {
+    for kernel in [ATTENTION, ATTENTION_64, ATTENTION_128, PRODUCT, NORM, EMBEDDING, POOL, DENSE, LOGITS] {
         check(&LoadedKernel::load(kernel, STORAGE)).unwrap();
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn check(
         let pooled = pool(&kind, sequence, out_width);
         expected.extend(if normalized { normalize(&pooled) } else { pooled });
     }
-    compare(&fixture.read_floats(out, lengths.len() * out_width), &expected, FLOAT_ROUNDING)
+    compare(&fixture.read_floats(out, lengths.len() * out_width)?, &expected, FLOAT_ROUNDING)
 }
 
 #[test]

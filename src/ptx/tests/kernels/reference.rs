@@ -13,6 +13,12 @@ pub(crate) fn add(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a + b).collect()
 }
 
+/// Returns the rows of a table.
+pub(crate) fn gather(table: &[f64], ids: &[u32], width: usize) -> Vec<f64> {
+    let row = |id: &u32| table.chunks_exact(width).nth(usize::try_from(*id).unwrap()).unwrap();
+    ids.iter().flat_map(row).copied().collect()
+}
+
 pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }

@@ -13,22 +13,32 @@ use super::{BufferBudget, BuffersFull, EVICTED_DIVISOR, EvictionPolicy, HoldClas
 /// A guard of bytes taken from the budget.
 #[derive(Debug)]
 pub struct BufferGuard {
-    pub(super) budget: BufferBudget,
+    budget: BufferBudget,
     /// Number of bytes, unless the guard is listed.
-    pub(super) bytes: usize,
+    bytes: usize,
     /// The guard is that of an upload that occupies an upstream connection.
-    pub(super) occupies_upstream: bool,
+    occupies_upstream: bool,
     /// The guard will hold more than [`SMALL_MAX`].
-    pub(super) is_large: bool,
+    is_large: bool,
     /// The guard is that of a response.
-    pub(super) is_answer: bool,
+    is_answer: bool,
     /// The state of the guard in the set of listed guards.
-    pub(super) listed: Option<EvictionMember<GuardState>>,
+    listed: Option<EvictionMember<GuardState>>,
 }
 
 // === impl BufferGuard ===
 
 impl BufferGuard {
+    /// Creates a guard of bytes that the budget counts as held already.
+    pub(super) const fn new(budget: BufferBudget, bytes: usize) -> Self {
+        Self { budget, bytes, occupies_upstream: false, is_large: false, is_answer: false, listed: None }
+    }
+
+    /// Marks the guard as that of a response.
+    pub(super) const fn mark_answer(&mut self) {
+        self.is_answer = true;
+    }
+
     /// Records the announced length of a body. A large body counts as large from its first byte, so
     /// that the beginnings of many large bodies do not use the part reserved for small ones.
     pub fn announce(&mut self, bytes: usize) {

@@ -181,6 +181,17 @@ metric_table! {
             "Mode Observe: predicted time from arrival to response.", optional = true;
         Unpredicted: Counter, "groupage_unpredicted_calls_total", "reason",
             "Mode Observe: calls without a prediction, by reason.", optional = true;
+        // The engine.
+        EngineTokens: Counter, "groupage_engine_tokens_total", "", "Engine: tokens executed.", optional = true;
+        EngineSequences: Counter, "groupage_engine_sequences_total", "", "Engine: sequences executed.", optional = true;
+        EngineBatches: Counter, "groupage_engine_batches_total", "",
+            "Engine: packed batches executed; one execution of the scheduler has several if its tokens exceed a batch.", optional = true;
+        EngineExecution: Seconds, "groupage_engine_execution_seconds", "",
+            "Engine: time to execute one packed batch.", optional = true;
+        EngineTokenize: Seconds, "groupage_engine_tokenize_seconds", "",
+            "Engine: time to parse and tokenise up to 16 calls on one thread.", optional = true;
+        EngineRender: Seconds, "groupage_engine_render_seconds", "",
+            "Engine: time to render the responses of one execution of the scheduler, or of one call that goes alone.", optional = true;
         // The binary.
         BuildInfo: Gauge, "groupage_build_info", "version", "Always 1.";
     }

@@ -1,0 +1,81 @@
+//! The model that the process executes itself, opened before any port is bound.
+//!
+//! The feature `engine` of this package has it. Without it, a policy with a model is refused.
+
+#[cfg(feature = "engine")]
+pub(super) use self::served::EngineModel;
+#[cfg(not(feature = "engine"))]
+pub(super) use self::unavailable::EngineModel;
+
+#[cfg(feature = "engine")]
+mod served {
+    use std::fmt;
+    use std::sync::Arc;
+
+    use groupage_engine::Model;
+    use groupage_serving::ServedModel;
+
+    use crate::clock::Clock;
+    use crate::config::EngineConfig;
+    use crate::error::BoxError;
+
+    /// An opened model. Its weights are mapped, and not packed yet.
+    #[derive(Debug, Clone)]
+    pub(in crate::app::compose) struct EngineModel(pub(in crate::app::compose) Arc<ServedModel>);
+
+    impl EngineModel {
+        /// Opens the model of a policy.
+        pub(in crate::app::compose) fn open(config: &EngineConfig) -> Result<Self, BoxError> {
+            let model = Model::open(&config.model).map_err(|error| format!("--engine: {error}"))?;
+            Ok(Self(Arc::new(ServedModel::new(model, Clock::wall_micros() / 1_000_000))))
+        }
+    }
+
+    impl fmt::Display for EngineModel {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "engine:{}", self.0.name())
+        }
+    }
+}
+
+#[cfg(not(feature = "engine"))]
+mod unavailable {
+    use std::convert::Infallible;
+    use std::fmt;
+
+    use crate::config::EngineConfig;
+    use crate::error::BoxError;
+
+    /// A model, of which this binary has none.
+    #[derive(Debug, Clone)]
+    pub(in crate::app::compose) struct EngineModel(pub(in crate::app::compose) Infallible);
+
+    impl EngineModel {
+        /// Refuses the model of a policy.
+        pub(in crate::app::compose) fn open(config: &EngineConfig) -> Result<Self, BoxError> {
+            let model = config.model.display();
+            Err(format!(
+                "--engine {model}: this binary is built without the engine: build it with `--features engine`, or name \
+                 a model server with --upstream URL"
+            )
+            .into())
+        }
+    }
+
+    impl fmt::Display for EngineModel {
+        fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+            match self.0 {}
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn without_the_feature_the_message_names_it() {
+            let error = EngineModel::open(&EngineConfig { model: "/models/m".into() }).unwrap_err().to_string();
+            assert!(error.contains("/models/m") && error.contains("--features engine"), "{error}");
+        }
+    }
+}

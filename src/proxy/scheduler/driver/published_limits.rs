@@ -1,0 +1,79 @@
+//! Limits that the server publishes, and cost classes that wait for them; and the property of a
+//! server that batches by itself.
+
+use super::Driver;
+use crate::backend::LimitsLookUp;
+use crate::batching::{CostClassId, Tick};
+use crate::protocol::LimitsSource;
+
+/// Maximum number of cost classes that wait for limits of the server. A server has few kinds of calls
+/// that are new at the same time; beyond it, calls are sent unbatched.
+const PENDING_LIMITS_MAX: usize = 256;
+
+// === impl Driver ===
+
+impl Driver<'_> {
+    /// Sets whether the server batches by itself.
+    pub(super) fn set_batches_itself(&mut self, batches_itself: bool) {
+        if self.batches_itself != batches_itself {
+            self.batches_itself = batches_itself;
+            self.core.set_known_batching(batches_itself);
+        }
+    }
+
+    /// Returns `true` if another cost class can wait for limits of the server.
+    pub(super) const fn can_defer_merging(&self) -> bool {
+        self.pending_limits.len() < PENDING_LIMITS_MAX
+    }
+
+    /// Has the calls of a cost class leave one by one until the limits in `source` are known.
+    pub(super) fn defer_merging(&mut self, now: Tick, class: CostClassId, source: LimitsSource) {
+        self.core.defer_merging(now, class);
+        if !self.pending_limits.iter().any(|(waiting, other)| (*waiting, other) == (class, &source)) {
+            self.pending_limits.push((class, source));
+        }
+    }
+
+    /// Applies the maxima on items and weight that the server publishes.
+    pub(super) fn apply_published(
+        &mut self,
+        now: Tick,
+        class: CostClassId,
+        (items, weight): (Option<u32>, Option<u64>),
+    ) {
+        if let Some(items_max) = items {
+            self.core.set_published_items_max(now, class, items_max);
+            self.items_cap.set_published_min(items_max.into());
+        }
+        if let Some(weight_max) = weight {
+            self.core.set_published_weight_max(now, class, weight_max);
+            self.weight_cap.set_published_min(weight_max);
+        }
+    }
+
+    /// Applies the published limits to the cost classes that wait for them, once they are known.
+    /// This precedes every decision, so that calls that were held meanwhile are merged within the
+    /// limits. Nothing else wakes the driver for them, because no call waits for them.
+    pub(super) fn resolve_pending_limits(&mut self) {
+        if self.pending_limits.is_empty() {
+            return;
+        }
+        let (now, backend) = (self.now(), &self.supervisor.backend);
+        let mut known = Vec::new();
+        self.pending_limits.retain(|(class, source)| match backend.published_limits(source) {
+            LimitsLookUp::Known(published) => {
+                known.push((*class, published));
+                false
+            }
+            LimitsLookUp::Pending => true,
+        });
+        for (class, published) in known {
+            // The versions of a model may share a class, and have a document each.
+            if self.pending_limits.iter().all(|(waiting, _)| *waiting != class) {
+                self.core.end_deferral(class);
+            }
+            let maxima = published.map_or((None, None), |known| (known.items_max, known.weight_max));
+            self.apply_published(now, class, maxima);
+        }
+    }
+}

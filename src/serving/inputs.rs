@@ -1,0 +1,162 @@
+//! Forms of inputs in bodies, and the options with which they are encoded.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::{CallError, ErrorKind};
+
+/// Maximum number of inputs of a call: that of the embeddings API of OpenAI. TEI accepts 32 by
+/// default; here, longer lists are executed in several batches.
+pub(crate) const INPUTS_MAX: usize = 2048;
+
+/// An input: a text, or token ids.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged, expecting = "expected a string or a list of token ids")]
+pub(crate) enum TextInput {
+    /// A text.
+    Text(String),
+    /// Token ids, used as they are.
+    Ids(Vec<u32>),
+}
+
+/// One input, or a list of them.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected a string, a list of strings, a list of token ids, or a list of lists of token ids"
+)]
+pub(crate) enum TextInputs {
+    /// One text or one list of token ids.
+    One(TextInput),
+    /// A list of inputs.
+    List(Vec<TextInput>),
+}
+
+/// One text, or a list of them.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
+pub(crate) enum Texts {
+    /// One text.
+    One(String),
+    /// A list of texts.
+    List(Vec<String>),
+}
+
+/// Side at which tokens of a text that is too long are left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(crate) enum TruncationSide {
+    /// The beginning.
+    #[serde(alias = "left")]
+    Left,
+    /// The end.
+    #[serde(alias = "right")]
+    Right,
+}
+
+/// Options of encoding that calls have in common.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub(crate) struct EncodeOptions {
+    /// Whether an input that is too long is cut.
+    #[serde(default)]
+    pub(crate) truncate: Option<bool>,
+    /// Side of the cut.
+    #[serde(default)]
+    pub(crate) truncation_direction: Option<TruncationSide>,
+    /// Name of the text that is put in front of texts.
+    #[serde(default)]
+    pub(crate) prompt_name: Option<String>,
+}
+
+// === impl TextInputs ===
+
+impl TextInputs {
+    /// Returns the inputs. `field` is named in errors.
+    pub(crate) fn into_list(self, field: &str) -> Result<Vec<TextInput>, CallError> {
+        let list = match self {
+            Self::One(TextInput::Ids(ids)) if ids.is_empty() => Vec::new(),
+            Self::One(one) => vec![one],
+            Self::List(list) => list,
+        };
+        check_count(list.len(), field)?;
+        Ok(list)
+    }
+}
+
+// === impl Texts ===
+
+impl Texts {
+    /// Returns the texts. `field` is named in errors.
+    pub(crate) fn into_list(self, field: &str) -> Result<Vec<String>, CallError> {
+        let list = match self {
+            Self::One(text) => vec![text],
+            Self::List(list) => list,
+        };
+        check_count(list.len(), field)?;
+        Ok(list)
+    }
+}
+
+/// Parses a body.
+pub(crate) fn parse_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, CallError> {
+    serde_json::from_slice(body).map_err(|error| {
+        if error.is_data() {
+            CallError::invalid(format!("the body is not accepted: {error}"))
+        } else {
+            CallError::new(ErrorKind::Malformed, format!("the body is not JSON: {error}"))
+        }
+    })
+}
+
+/// Checks the number of inputs.
+pub(crate) fn check_count(count: usize, field: &str) -> Result<(), CallError> {
+    match count {
+        0 => Err(CallError::new(ErrorKind::Empty, format!("`{field}` cannot be empty: send at least one input"))),
+        1..=INPUTS_MAX => Ok(()),
+        _ => {
+            let message = format!("`{field}` has {count} inputs and a call takes {INPUTS_MAX}: send several calls");
+            Err(CallError::new(ErrorKind::TooLarge, message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(body: &str) -> Result<Vec<TextInput>, ErrorKind> {
+        let parsed: Result<TextInputs, CallError> = parse_body(body.as_bytes());
+        parsed.and_then(|inputs| inputs.into_list("inputs")).map_err(|error| error.kind)
+    }
+
+    fn text(text: &str) -> TextInput {
+        TextInput::Text(text.to_owned())
+    }
+
+    #[test]
+    fn a_list_of_numbers_is_one_input_and_a_list_of_lists_is_several() {
+        assert_eq!(list(r#""a""#), Ok(vec![text("a")]));
+        assert_eq!(list(r#"["a", "b"]"#), Ok(vec![text("a"), text("b")]));
+        assert_eq!(list("[1, 2]"), Ok(vec![TextInput::Ids(vec![1, 2])]));
+        assert_eq!(list("[[1], [2, 3]]"), Ok(vec![TextInput::Ids(vec![1]), TextInput::Ids(vec![2, 3])]));
+        assert_eq!(list(r#"["a", [1]]"#), Ok(vec![text("a"), TextInput::Ids(vec![1])]), "TEI accepts both in a list");
+    }
+
+    #[test]
+    fn other_forms_are_refused_by_kind() {
+        assert_eq!(list("[]"), Err(ErrorKind::Empty));
+        for wrong in ["1", "null", "[1.5]", "[-1]", r#"["a", null]"#, "{}", "[[[1]]]"] {
+            assert_eq!(list(wrong), Err(ErrorKind::Invalid), "{wrong}");
+        }
+        for broken in ["", "[", "\"a", "[1] 2"] {
+            assert_eq!(list(broken), Err(ErrorKind::Malformed), "{broken}");
+        }
+        let many = serde_json::to_string(&vec!["a"; INPUTS_MAX + 1]).unwrap();
+        assert_eq!(list(&many), Err(ErrorKind::TooLarge));
+    }
+
+    #[test]
+    fn an_error_names_the_forms() {
+        let error = parse_body::<TextInputs>(b"7").unwrap_err();
+        assert!(error.message.contains("a list of token ids"), "{}", error.message);
+    }
+}

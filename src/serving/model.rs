@@ -1,0 +1,167 @@
+//! The model that is served: what it can answer, and the encoding of inputs under the options of
+//! calls.
+
+use groupage_engine::{HeadConfig, Model, OutputKind, TokenError, TokenSequence};
+
+use crate::error::{CallError, ErrorKind};
+use crate::inputs::{EncodeOptions, TextInput, TruncationSide};
+use crate::prepared::InputSequence;
+use crate::route::ModelRoute;
+
+/// Maximum number of tokens of a batch, as of TEI. A model with longer sequences has batches of one
+/// sequence.
+const BATCH_TOKENS_MAX: usize = 16_384;
+
+/// A model with the limits under which it is served.
+#[derive(Debug)]
+pub struct ServedModel {
+    model: Model,
+    /// Seconds since 1970 at which the server started.
+    pub(crate) created: u64,
+}
+
+// === impl ServedModel ===
+
+impl ServedModel {
+    /// Creates the model. `created` is the start of the server in seconds since 1970.
+    #[must_use]
+    pub fn new(model: Model, created: u64) -> Self {
+        Self { model, created }
+    }
+
+    /// The model itself.
+    #[must_use]
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Name in responses.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.model.name()
+    }
+
+    /// Maximum number of tokens of a batch.
+    #[must_use]
+    pub fn batch_tokens_max(&self) -> usize {
+        BATCH_TOKENS_MAX.max(self.model.tokens_max())
+    }
+
+    /// Route of `POST /`, as TEI selects it.
+    #[must_use]
+    pub fn root_route(&self) -> ModelRoute {
+        match self.model.head() {
+            None => ModelRoute::Embed,
+            Some(head) if is_reranker(head) => ModelRoute::Rerank,
+            Some(_) => ModelRoute::Predict,
+        }
+    }
+
+    /// Checks that the model embeds.
+    pub(crate) fn require_embeddings(&self) -> Result<(), CallError> {
+        match self.model.head() {
+            None => Ok(()),
+            Some(_) => Err(self.wrong_model("is not an embedding model: use /predict or /rerank")),
+        }
+    }
+
+    /// Returns the classification head.
+    pub(crate) fn require_head(&self) -> Result<&HeadConfig, CallError> {
+        self.model.head().ok_or_else(|| self.wrong_model("is not a classification model: use /embed"))
+    }
+
+    /// Returns the head of a reranker, which has one label.
+    pub(crate) fn require_reranker(&self) -> Result<&HeadConfig, CallError> {
+        self.model
+            .head()
+            .filter(|head| is_reranker(head))
+            .ok_or_else(|| self.wrong_model("is not a re-ranker model: serve a classification model with one label"))
+    }
+
+    fn wrong_model(&self, reason: &str) -> CallError {
+        CallError::new(ErrorKind::WrongModel, format!("the model {} {reason}", self.name()))
+    }
+
+    /// Checks `dimensions`.
+    pub(crate) fn check_dimensions(&self, dimensions: Option<usize>) -> Result<(), CallError> {
+        let hidden = self.model.config().hidden;
+        match dimensions {
+            Some(dimensions) if !(1..=hidden).contains(&dimensions) => {
+                Err(CallError::invalid(format!("`dimensions` is {dimensions}: choose 1 to {hidden}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Encodes an input with its prompt.
+    pub(crate) fn encode(
+        &self,
+        input: &TextInput,
+        options: &EncodeOptions,
+        kind: OutputKind,
+    ) -> Result<InputSequence, CallError> {
+        let truncates = options.truncate.unwrap_or(false);
+        let tokenizer = self.model.tokenizer();
+        let tokens = match input {
+            TextInput::Text(text) => tokenizer.encode_text(&self.with_prompt(text, options)?, truncates),
+            TextInput::Ids(_) if options.prompt_name.is_some() => {
+                return Err(CallError::invalid("`prompt_name` applies to texts: send a text, or leave it out"));
+            }
+            TextInput::Ids(ids) => tokenizer.encode_ids(ids, truncates),
+        };
+        finish_encoding(tokens, options, kind)
+    }
+
+    /// Encodes a pair of texts.
+    pub(crate) fn encode_pair(
+        &self,
+        (first, second): (&str, &str),
+        options: &EncodeOptions,
+    ) -> Result<InputSequence, CallError> {
+        let truncates = options.truncate.unwrap_or(false);
+        let tokens = self.model.tokenizer().encode_pair(first, second, truncates);
+        finish_encoding(tokens, options, OutputKind::Logits)
+    }
+
+    /// Puts the named prompt, or the default one of the model, in front of a text.
+    pub(crate) fn with_prompt(&self, text: &str, options: &EncodeOptions) -> Result<String, CallError> {
+        let name = options.prompt_name.as_deref();
+        let prompt = self.model.prompts().get(name).ok_or_else(|| {
+            let known: Vec<&str> = self.model.prompts().by_name.keys().map(String::as_str).collect();
+            CallError::invalid(format!(
+                "`prompt_name` {:?} is not a prompt of the model, which has {known:?}",
+                name.unwrap_or_default()
+            ))
+        })?;
+        Ok(format!("{prompt}{text}"))
+    }
+}
+
+/// Returns `true` for the head of a cross-encoder, which has one label.
+fn is_reranker(head: &HeadConfig) -> bool {
+    head.labels.len() == 1
+}
+
+fn finish_encoding(
+    tokens: Result<TokenSequence, TokenError>,
+    options: &EncodeOptions,
+    kind: OutputKind,
+) -> Result<InputSequence, CallError> {
+    let tokens = tokens.map_err(|error| token_error(&error))?;
+    if tokens.is_truncated() && options.truncation_direction == Some(TruncationSide::Left) {
+        return Err(CallError::invalid(
+            "`truncation_direction` left is not supported: shorten the input, or leave the field out",
+        ));
+    }
+    Ok(InputSequence { tokens, kind })
+}
+
+/// Converts the error of an input.
+pub(crate) fn token_error(error: &TokenError) -> CallError {
+    let kind = match error {
+        TokenError::TooLong { .. } => ErrorKind::TooLarge,
+        TokenError::Empty => ErrorKind::Empty,
+        TokenError::UnknownId { .. } | TokenError::Tokenizer(_) => ErrorKind::Invalid,
+    };
+    CallError::new(kind, error.to_string())
+}

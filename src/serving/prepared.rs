@@ -1,0 +1,118 @@
+//! A call that is ready to be executed: its sequences, and the function that renders their results.
+
+use std::fmt;
+
+use bytes::Bytes;
+use groupage_engine::{NonFiniteOutput, OutputKind, SequenceOutput, SequenceResult, TokenSequence};
+use serde::Serialize;
+
+use crate::error::{CallError, ErrorKind};
+
+/// A sequence with the result that is wanted of it.
+#[derive(Debug, Clone)]
+pub struct InputSequence {
+    /// The tokens.
+    pub tokens: TokenSequence,
+    /// The wanted result.
+    pub kind: OutputKind,
+}
+
+/// Renders the results of a call as JSON.
+type RenderFunction = Box<dyn FnOnce(Vec<SequenceOutput>) -> Result<Bytes, CallError> + Send>;
+
+/// A call with its sequences, in order.
+pub struct PreparedCall {
+    sequences: Vec<InputSequence>,
+    render: RenderFunction,
+}
+
+// === impl PreparedCall ===
+
+impl PreparedCall {
+    /// Creates a call.
+    pub(crate) fn new(
+        sequences: Vec<InputSequence>,
+        render: impl FnOnce(Vec<SequenceOutput>) -> Result<Bytes, CallError> + Send + 'static,
+    ) -> Self {
+        Self { sequences, render: Box::new(render) }
+    }
+
+    /// Creates a call with a response that needs no execution.
+    pub(crate) fn answered(response: &impl Serialize) -> Result<Self, CallError> {
+        let body = to_json(response)?;
+        Ok(Self::new(Vec::new(), move |_| Ok(body)))
+    }
+
+    /// Returns the sequences to execute.
+    pub(crate) fn sequences(&self) -> &[InputSequence] {
+        &self.sequences
+    }
+
+    /// Takes the sequences to execute; none if the response needs no execution.
+    pub fn take_sequences(&mut self) -> Vec<InputSequence> {
+        std::mem::take(&mut self.sequences)
+    }
+
+    /// Renders the response from the results of the sequences, in their order.
+    ///
+    /// # Errors
+    /// A result is not finite, or not of the kind that was wanted.
+    pub fn render(self, results: Vec<SequenceResult>) -> Result<Bytes, CallError> {
+        let outputs = results.into_iter().collect::<Result<Vec<_>, NonFiniteOutput>>();
+        let outputs = outputs.map_err(|error| CallError::new(ErrorKind::Backend, error.to_string()))?;
+        (self.render)(outputs)
+    }
+}
+
+impl fmt::Debug for PreparedCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PreparedCall").field("sequences", &self.sequences.len()).finish_non_exhaustive()
+    }
+}
+
+/// Writes a response. Floats have the fewest digits that parse back to the same `f32`.
+pub(crate) fn to_json(response: &impl Serialize) -> Result<Bytes, CallError> {
+    let failed = |error: serde_json::Error| CallError::new(ErrorKind::Internal, error.to_string());
+    serde_json::to_vec(response).map(Bytes::from).map_err(failed)
+}
+
+/// Returns the elements of embeddings.
+pub(crate) fn embeddings(outputs: Vec<SequenceOutput>) -> Result<Vec<Vec<f32>>, CallError> {
+    let embedding = |output| match output {
+        SequenceOutput::Embedding(embedding) => Ok(embedding),
+        SequenceOutput::TokenStates { .. } | SequenceOutput::Logits(_) => Err(wrong_output()),
+    };
+    outputs.into_iter().map(embedding).collect()
+}
+
+/// Returns logits.
+pub(crate) fn logits(outputs: Vec<SequenceOutput>) -> Result<Vec<Vec<f32>>, CallError> {
+    let logits = |output| match output {
+        SequenceOutput::Logits(logits) => Ok(logits),
+        SequenceOutput::TokenStates { .. } | SequenceOutput::Embedding(_) => Err(wrong_output()),
+    };
+    outputs.into_iter().map(logits).collect()
+}
+
+/// The error of a result of another kind than the wanted one, which is a defect of the executor.
+pub(crate) fn wrong_output() -> CallError {
+    CallError::new(ErrorKind::Internal, "the executor returned another kind of result than was wanted")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_are_written_so_that_they_parse_back_to_the_same_bits() {
+        let values: Vec<f32> =
+            (0..1000_u32).map(|at| f32::from_bits(at.wrapping_mul(2_654_435_761) % 0x7f7f_ffff)).collect();
+        let text = to_json(&values).unwrap();
+        let parsed: Vec<f32> = serde_json::from_slice(&text).unwrap();
+        assert_eq!(
+            parsed.iter().map(|value| value.to_bits()).collect::<Vec<_>>(),
+            values.iter().map(|value| value.to_bits()).collect::<Vec<_>>()
+        );
+        assert_eq!(to_json(&[0.1_f32]).unwrap(), "[0.1]");
+    }
+}

@@ -1,0 +1,95 @@
+//! `/v1/embeddings` of OpenAI (<https://platform.openai.com/docs/api-reference/embeddings>).
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use groupage_engine::{OutputKind, finish_embedding};
+use serde::{Deserialize, Serialize};
+
+use crate::error::CallError;
+use crate::inputs::{EncodeOptions, TextInputs, parse_body};
+use crate::model::ServedModel;
+use crate::prepared::{PreparedCall, embeddings, to_json};
+
+/// A request. `model` and `user` are accepted and ignored: the response names the model that serves.
+#[derive(Deserialize)]
+struct EmbeddingsRequest {
+    input: TextInputs,
+    #[serde(default)]
+    dimensions: Option<usize>,
+    #[serde(default)]
+    encoding_format: Option<EncodingFormat>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum EncodingFormat {
+    /// A list of numbers.
+    Float,
+    /// Base64 of the numbers as little-endian `f32`.
+    Base64,
+}
+
+#[derive(Serialize)]
+struct EmbeddingsResponse<'a> {
+    object: &'static str,
+    data: Vec<EmbeddingElement>,
+    model: &'a str,
+    usage: TokenUsage,
+}
+
+#[derive(Serialize)]
+struct EmbeddingElement {
+    object: &'static str,
+    embedding: EmbeddingValue,
+    index: usize,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum EmbeddingValue {
+    Floats(Vec<f32>),
+    Base64(String),
+}
+
+#[derive(Serialize)]
+struct TokenUsage {
+    prompt_tokens: usize,
+    total_tokens: usize,
+}
+
+pub(super) fn prepare(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedCall, CallError> {
+    let request: EmbeddingsRequest = parse_body(body)?;
+    model.require_embeddings()?;
+    model.check_dimensions(request.dimensions)?;
+    let options = EncodeOptions::default();
+    let encode = |input| model.encode(&input, &options, OutputKind::Embedding);
+    let sequences = request.input.into_list("input")?.into_iter().map(encode).collect::<Result<Vec<_>, _>>()?;
+    let tokens = sequences.iter().map(|sequence| sequence.tokens.len()).sum();
+    let (dimensions, format) = (request.dimensions, request.encoding_format.unwrap_or(EncodingFormat::Float));
+    let model = model.clone();
+    Ok(PreparedCall::new(sequences, move |outputs| {
+        let element = |(index, mut embedding): (usize, Vec<f32>)| {
+            finish_embedding(&mut embedding, dimensions, true);
+            EmbeddingElement { object: "embedding", embedding: EmbeddingValue::new(embedding, format), index }
+        };
+        let data = embeddings(outputs)?.into_iter().enumerate().map(element).collect();
+        let usage = TokenUsage { prompt_tokens: tokens, total_tokens: tokens };
+        to_json(&EmbeddingsResponse { object: "list", data, model: model.name(), usage })
+    }))
+}
+
+// === impl EmbeddingValue ===
+
+impl EmbeddingValue {
+    fn new(embedding: Vec<f32>, format: EncodingFormat) -> Self {
+        match format {
+            EncodingFormat::Float => Self::Floats(embedding),
+            EncodingFormat::Base64 => {
+                let bytes: Vec<u8> = embedding.iter().flat_map(|value| value.to_le_bytes()).collect();
+                Self::Base64(STANDARD.encode(bytes))
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! `/predict` of TEI: scores of the labels of a classification model.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use groupage_engine::OutputKind;
+use serde::{Deserialize, Serialize};
+
+use crate::error::CallError;
+use crate::inputs::{EncodeOptions, TextInput, TruncationSide, check_count, parse_body};
+use crate::model::ServedModel;
+use crate::prepared::{InputSequence, PreparedCall, logits, to_json};
+
+const FORMS: &str = "expected a string, a pair [string, string], or a list of [string] and [string, string]";
+
+#[derive(Deserialize)]
+struct PredictRequest {
+    inputs: PredictInputs,
+    #[serde(default)]
+    raw_scores: Option<bool>,
+    #[serde(default)]
+    truncate: Option<bool>,
+    #[serde(default)]
+    truncation_direction: Option<TruncationSide>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a string, a pair [string, string], or a list of [string] and [string, string]")]
+enum PredictInputs {
+    Text(String),
+    /// One text or pair: a flat list is not a batch.
+    Flat(Vec<String>),
+    Batch(Vec<Vec<String>>),
+}
+
+/// Score of a label.
+#[derive(Serialize)]
+struct Prediction<'a> {
+    score: f32,
+    label: &'a str,
+}
+
+pub(super) fn prepare(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedCall, CallError> {
+    let PredictRequest { inputs, raw_scores, truncate, truncation_direction } = parse_body(body)?;
+    let options = EncodeOptions { truncate, truncation_direction, prompt_name: None };
+    model.require_head()?;
+    let (inputs, is_batch) = match inputs {
+        PredictInputs::Text(text) => (vec![vec![text]], false),
+        PredictInputs::Flat(flat) if flat.is_empty() => (Vec::new(), true),
+        PredictInputs::Flat(flat) => (vec![flat], false),
+        PredictInputs::Batch(batch) => (batch, true),
+    };
+    check_count(inputs.len(), "inputs")?;
+    let sequences = inputs.iter().map(|input| encode(model, input, &options)).collect::<Result<_, _>>()?;
+    let (model, raw) = (model.clone(), raw_scores.unwrap_or(false));
+    Ok(PreparedCall::new(sequences, move |outputs| {
+        let head = model.require_head()?;
+        let mut batch = Vec::new();
+        for mut scores in logits(outputs)? {
+            if !raw {
+                head.scores.apply(&mut scores);
+            }
+            let labels = head.labels.iter().map(String::as_str);
+            let mut predictions: Vec<_> =
+                scores.into_iter().zip(labels).map(|(score, label)| Prediction { score, label }).collect();
+            sort_descending(&mut predictions, |prediction| prediction.score);
+            batch.push(predictions);
+        }
+        match batch.as_slice() {
+            [one] if !is_batch => to_json(one),
+            _ => to_json(&batch),
+        }
+    }))
+}
+
+fn encode(model: &ServedModel, input: &[String], options: &EncodeOptions) -> Result<InputSequence, CallError> {
+    match input {
+        [text] => model.encode(&TextInput::Text(text.clone()), options, OutputKind::Logits),
+        [first, second] => model.encode_pair((first, second), options),
+        _ => Err(CallError::invalid(format!("an element of `inputs` has {} strings: {FORMS}", input.len()))),
+    }
+}
+
+/// Sorts by descending score. Equal scores are in the reverse order of their positions, as in TEI,
+/// which reverses an ascending order.
+pub(super) fn sort_descending<T>(items: &mut [T], score: impl Fn(&T) -> f32) {
+    items.sort_by(|a, b| score(a).partial_cmp(&score(b)).unwrap_or(Ordering::Equal));
+    items.reverse();
+}

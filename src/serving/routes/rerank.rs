@@ -1,0 +1,96 @@
+//! `/rerank`: texts ranked by their relevance to a query, in the format of TEI, or in that of Cohere
+//! and Jina (`documents`), which has other fields.
+
+use std::sync::Arc;
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+
+use super::documents;
+use super::predict::sort_descending;
+use crate::error::CallError;
+use crate::inputs::{EncodeOptions, TruncationSide, check_count, parse_body};
+use crate::model::ServedModel;
+use crate::prepared::{InputSequence, PreparedCall, logits, to_json, wrong_output};
+
+/// The fields by which the two formats differ.
+#[derive(Deserialize)]
+struct FormatFields {
+    #[serde(default)]
+    texts: Option<IgnoredAny>,
+    #[serde(default)]
+    documents: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct RerankRequest {
+    query: String,
+    texts: Vec<String>,
+    #[serde(default)]
+    raw_scores: Option<bool>,
+    #[serde(default)]
+    return_text: Option<bool>,
+    #[serde(default)]
+    truncate: Option<bool>,
+    #[serde(default)]
+    truncation_direction: Option<TruncationSide>,
+}
+
+/// Score of a text.
+#[derive(Serialize)]
+struct RankedText {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    score: f32,
+}
+
+pub(super) fn prepare(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedCall, CallError> {
+    match parse_body(body)? {
+        FormatFields { documents: Some(_), texts: None } => documents::prepare(model, body),
+        FormatFields { documents: None, .. } => prepare_texts(model, body),
+        FormatFields { .. } => Err(CallError::invalid(
+            "the body has `texts` and `documents`: send `texts` (TEI) or `documents` (Cohere, Jina)",
+        )),
+    }
+}
+
+fn prepare_texts(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedCall, CallError> {
+    let RerankRequest { query, texts, raw_scores, return_text, truncate, truncation_direction } = parse_body(body)?;
+    let options = EncodeOptions { truncate, truncation_direction, prompt_name: None };
+    check_count(texts.len(), "texts")?;
+    let sequences = encode_pairs(model, &query, texts.iter().map(String::as_str), &options)?;
+    let (model, raw) = (model.clone(), raw_scores.unwrap_or(false));
+    let texts = return_text.unwrap_or(false).then_some(texts);
+    Ok(PreparedCall::new(sequences, move |outputs| {
+        let scores = relevance_scores(&model, logits(outputs)?, raw)?;
+        let mut texts = texts.map(Vec::into_iter);
+        let ranked = |(index, score)| RankedText { index, text: texts.as_mut().and_then(Iterator::next), score };
+        let mut ranks: Vec<RankedText> = scores.into_iter().enumerate().map(ranked).collect();
+        sort_descending(&mut ranks, |rank| rank.score);
+        to_json(&ranks)
+    }))
+}
+
+/// Encodes a query with each text.
+pub(super) fn encode_pairs<'a>(
+    model: &ServedModel,
+    query: &str,
+    texts: impl Iterator<Item = &'a str>,
+    options: &EncodeOptions,
+) -> Result<Vec<InputSequence>, CallError> {
+    model.require_reranker()?;
+    texts.map(|text| model.encode_pair((query, text), options)).collect()
+}
+
+/// Returns the score of each pair: the logit itself if `raw`.
+pub(super) fn relevance_scores(model: &ServedModel, logits: Vec<Vec<f32>>, raw: bool) -> Result<Vec<f32>, CallError> {
+    let head = model.require_reranker()?;
+    let score = |mut logits: Vec<f32>| {
+        if !raw {
+            head.scores.apply(&mut logits);
+        }
+        logits.first().copied().ok_or_else(wrong_output)
+    };
+    logits.into_iter().map(score).collect()
+}

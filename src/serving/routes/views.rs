@@ -1,0 +1,79 @@
+//! Routes that are read: `/info` of TEI, and `/v1/models` of OpenAI.
+
+use groupage_engine::{HeadConfig, Pooling};
+use serde_json::{Map, Value, json};
+
+use crate::error::{CallError, ErrorKind};
+use crate::model::ServedModel;
+
+/// Maximum number of calls that are answered at the same time without a slot of the scheduler: the
+/// default `max_concurrent_requests` of TEI.
+pub(crate) const CONCURRENT_CALLS_MAX: usize = 512;
+/// The default `max_client_batch_size` of TEI, published for its clients. Longer lists are accepted
+/// up to [`INPUTS_MAX`](crate::inputs::INPUTS_MAX), and executed in several batches.
+const CLIENT_BATCH_SIZE: usize = 32;
+
+/// Returns the members of `/info`. `workers` is the number of threads of the executor.
+pub(crate) fn info(model: &ServedModel, workers: usize) -> Value {
+    json!({
+        "model_id": model.name(),
+        "model_sha": null,
+        "model_dtype": "float32",
+        "model_type": model_type(model),
+        "max_concurrent_requests": CONCURRENT_CALLS_MAX,
+        "max_input_length": model.model().tokens_max(),
+        "max_batch_tokens": model.batch_tokens_max(),
+        "max_batch_requests": null,
+        "max_client_batch_size": CLIENT_BATCH_SIZE,
+        "auto_truncate": false,
+        "tokenization_workers": workers,
+        "version": env!("CARGO_PKG_VERSION"),
+        "sha": null,
+        "docker_label": null,
+    })
+}
+
+fn model_type(model: &ServedModel) -> Value {
+    let labels = |head: &HeadConfig| {
+        let names = head.labels.iter().enumerate();
+        let by_id: Map<String, Value> = names.clone().map(|(id, name)| (id.to_string(), json!(name))).collect();
+        let by_name: Map<String, Value> = names.map(|(id, name)| (name.clone(), json!(id))).collect();
+        json!({"id2label": by_id, "label2id": by_name})
+    };
+    match model.model().head() {
+        Some(head) if head.labels.len() == 1 => json!({"reranker": labels(head)}),
+        Some(head) => json!({"classifier": labels(head)}),
+        None => json!({"embedding": {"pooling": pooling_name(model.model().pooling())}}),
+    }
+}
+
+/// Returns the name of a pooling in TEI, which has none for the maximum.
+const fn pooling_name(pooling: Pooling) -> &'static str {
+    match pooling {
+        Pooling::Mean => "mean",
+        Pooling::First => "cls",
+        Pooling::Last => "last_token",
+        Pooling::Max => "max",
+    }
+}
+
+/// Returns the list of models.
+pub(crate) fn models(model: &ServedModel) -> Value {
+    json!({"object": "list", "data": [model_entry(model)]})
+}
+
+/// Returns one model.
+///
+/// # Errors
+/// The model has another name.
+pub(crate) fn one_model(model: &ServedModel, id: &str) -> Result<Value, CallError> {
+    if id == model.name() {
+        return Ok(model_entry(model));
+    }
+    let message = format!("there is no model {id:?}: this server has {:?}", model.name());
+    Err(CallError::new(ErrorKind::NotFound, message))
+}
+
+fn model_entry(model: &ServedModel) -> Value {
+    json!({"id": model.name(), "object": "model", "created": model.created, "owned_by": "groupage"})
+}

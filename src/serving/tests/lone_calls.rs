@@ -1,0 +1,166 @@
+//! Calls over a lane: views, errors of the head, and the state of the engine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use groupage_engine::{Executor, LoadError};
+use groupage_protocol::error::FailureKind;
+use groupage_proxy::body::{Body, body_channel};
+use groupage_runtime::clock::Clock;
+use groupage_runtime::memory::BufferBudget;
+use groupage_runtime::telemetry::Metrics;
+use http::{Method, Request, Response};
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+
+use super::{FakeExecutor, TestModel};
+use crate::{EngineParts, EngineServer};
+
+pub(super) fn parts() -> EngineParts {
+    let clock = Clock::start();
+    EngineParts {
+        clock,
+        buffers: BufferBudget::new(64 << 20, clock),
+        metrics: Arc::new(Metrics::new("local")),
+        body_idle_timeout: Duration::from_secs(60),
+    }
+}
+
+pub(super) fn serve(model: &TestModel, executor: FakeExecutor) -> EngineServer {
+    let load = || Ok::<Box<dyn Executor>, LoadError>(Box::new(executor));
+    EngineServer::start_with(model.served.clone(), parts(), load).unwrap()
+}
+
+pub(super) fn request(method: &Method, path: &str, body: &str) -> Request<Body> {
+    let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+    request.body(Body::full(body.to_owned().into())).unwrap()
+}
+
+/// Sends a call alone, and returns its response with the whole body.
+pub(super) async fn send(server: &EngineServer, request: Request<Body>) -> Response<Vec<u8>> {
+    let (head, body) = server.forward().forward_once(request).await.unwrap().into_parts();
+    Response::from_parts(head, body.collect().await.unwrap().to_bytes().to_vec())
+}
+
+fn json_of(response: &Response<Vec<u8>>) -> Value {
+    serde_json::from_slice(response.body()).unwrap()
+}
+
+async fn get(server: &EngineServer, path: &str) -> Response<Vec<u8>> {
+    send(server, request(&Method::GET, path, "")).await
+}
+
+async fn until_ready(server: &EngineServer) {
+    while !server.is_ready() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn views_show_the_model_and_its_limits() {
+    let model = TestModel::classifier();
+    let server = serve(&model, FakeExecutor::new(16_384));
+    until_ready(&server).await;
+    let info = json_of(&get(&server, "/info").await);
+    assert_eq!(
+        (&info["model_id"], &info["max_input_length"], &info["max_batch_tokens"]),
+        (&json!("tiny"), &json!(32), &json!(16_384))
+    );
+    assert_eq!(info["model_type"]["classifier"]["id2label"], json!({"0": "joy", "1": "anger", "2": "calm"}));
+    assert_eq!(info["max_client_batch_size"], 32);
+    let models = json_of(&get(&server, "/v1/models").await);
+    assert_eq!(
+        models["data"][0],
+        json!({"id": "tiny", "object": "model", "created": 1_700_000_000, "owned_by": "groupage"})
+    );
+    assert_eq!(json_of(&get(&server, "/v1/models/tiny").await), models["data"][0]);
+    let missing = get(&server, "/v1/models/other").await;
+    assert_eq!((missing.status().as_u16(), &json_of(&missing)["error"]["code"]), (404, &json!("not_found")));
+    assert_eq!(server.report()["executor"]["kernels"], "fake");
+    assert_eq!(server.identity().borrow().model.as_deref(), Some("tiny"));
+}
+
+#[tokio::test]
+async fn health_follows_the_executor() {
+    let model = TestModel::embedding();
+    let (opens, waits) = std::sync::mpsc::channel::<()>();
+    let load = move || {
+        waits.recv().unwrap();
+        Ok::<Box<dyn Executor>, LoadError>(Box::new(FakeExecutor::new(100).panicking_on(9)))
+    };
+    let server = EngineServer::start_with(model.served.clone(), parts(), load).unwrap();
+    for path in ["/health", "/ping", "/"] {
+        let loading = get(&server, path).await;
+        assert_eq!(
+            (loading.status().as_u16(), json_of(&loading)),
+            (503, json!({"error": "unhealthy", "error_type": "Unhealthy"}))
+        );
+    }
+    assert!(!server.is_ready());
+    let early = tokio::spawn({
+        let server = server.clone();
+        async move { send(&server, request(&Method::POST, "/embed", r#"{"inputs": "a"}"#)).await }
+    });
+    opens.send(()).unwrap();
+    assert_eq!(early.await.unwrap().status(), 200, "a call that came before the weights were packed is answered");
+    let healthy = get(&server, "/health").await;
+    assert_eq!((healthy.status().as_u16(), healthy.body().len()), (200, 0));
+    let failed = send(&server, request(&Method::POST, "/embed", r#"{"inputs": [9]}"#)).await;
+    assert_eq!((failed.status().as_u16(), &json_of(&failed)["error_type"]), (503, &json!("Unhealthy")));
+    server.failed().await;
+    assert!(!server.is_ready());
+    assert_eq!(get(&server, "/health").await.status(), 503);
+}
+
+#[tokio::test]
+async fn heads_without_a_route_are_refused_in_the_format_of_their_path() {
+    let model = TestModel::embedding();
+    let server = serve(&model, FakeExecutor::new(100));
+    let missing = send(&server, request(&Method::POST, "/v1/chat/completions", "{}")).await;
+    assert_eq!(
+        (missing.status().as_u16(), &json_of(&missing)["error"]["type"]),
+        (404, &json!("invalid_request_error"))
+    );
+    let missing = send(&server, request(&Method::POST, "/embed_sparse", "{}")).await;
+    assert_eq!((missing.status().as_u16(), &json_of(&missing)["error_type"]), (404, &json!("Validation")));
+    let wrong = get(&server, "/embed").await;
+    assert_eq!((wrong.status().as_u16(), &wrong.headers()["allow"]), (405, &"POST".parse().unwrap()));
+    let mut typed = request(&Method::POST, "/embed", r#"{"inputs": "a"}"#);
+    typed.headers_mut().insert("content-type", "text/plain".parse().unwrap());
+    assert_eq!(send(&server, typed).await.status(), 415);
+}
+
+#[tokio::test]
+async fn a_body_above_the_limit_is_refused_and_a_broken_one_is_not_executed() {
+    let model = TestModel::embedding();
+    let executor = FakeExecutor::new(100);
+    let batches = executor.batches.clone();
+    let server = serve(&model, executor);
+    let large = format!("{{\"inputs\": \"{}\"}}", "w".repeat(2_000_000));
+    assert_eq!(send(&server, request(&Method::POST, "/embed", &large)).await.status(), 413);
+    let (alive, _reader_alive) = tokio::sync::mpsc::channel(1);
+    let (writer, body) = body_channel(parts().buffers.empty(), alive);
+    drop(writer);
+    let broken = request(&Method::POST, "/embed", "").map(|_| body);
+    assert_eq!(send(&server, broken).await.status(), 400);
+    assert!(batches.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn without_memory_for_the_body_the_call_fails() {
+    let model = TestModel::embedding();
+    let mut parts = parts();
+    parts.buffers = BufferBudget::new(16, parts.clock);
+    let load = || Ok::<Box<dyn Executor>, LoadError>(Box::new(FakeExecutor::new(100)));
+    let server = EngineServer::start_with(model.served.clone(), parts, load).unwrap();
+    let body = format!("{{\"inputs\": \"{}\"}}", "a ".repeat(20));
+    let failure = server.forward().forward_once(request(&Method::POST, "/embed", &body)).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::BytesFull);
+}
+
+#[tokio::test]
+async fn the_tokens_of_texts_are_those_that_are_executed() {
+    let model = TestModel::embedding();
+    let counter = serve(&model, FakeExecutor::new(100)).token_counter();
+    assert_eq!((counter.count("a b"), counter.count(&"a ".repeat(100))), (Some(4), Some(32)));
+}

@@ -1,0 +1,189 @@
+//! The thread that owns the executor.
+//!
+//! Jobs wait in a bounded channel and are executed one after the other, each in as many packed
+//! batches as its tokens need ([`JobExecution`]). A job is not executed after its caller has gone. If the
+//! executor panics, its state is unknown: the job fails, later ones are refused, and the state
+//! becomes [`WorkerState::Failed`], after which the process is expected to end.
+
+mod job;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+
+use groupage_engine::{ExecuteError, Executor, ExecutorReport, SequenceResult};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use self::job::JobExecution;
+use crate::prepared::InputSequence;
+use groupage_runtime::clock::Clock;
+use groupage_runtime::telemetry::Metrics;
+
+/// Number of jobs that wait in the channel; senders of further ones wait. The scheduler sends one
+/// job at a time, and calls that go alone are bounded by
+/// [`CONCURRENT_CALLS_MAX`](crate::routes::views::CONCURRENT_CALLS_MAX). A short queue keeps jobs of
+/// callers that have gone out of it.
+const JOBS_MAX: usize = 8;
+/// Name of the thread.
+const THREAD: &str = "groupage-engine";
+
+/// State of the executor.
+#[derive(Debug, Clone)]
+pub(crate) enum WorkerState {
+    /// The weights are being packed.
+    Loading,
+    /// Batches are executed.
+    Ready(Arc<ExecutorReport>),
+    /// The executor could not be created, or has panicked.
+    Failed,
+}
+
+/// Reason for which a job has no results.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExecutionFailure {
+    /// The executor panicked while it executed the job, or before.
+    #[error("the engine has failed and ends")]
+    Stopped,
+    /// The executor refused a batch.
+    #[error(transparent)]
+    Refused(#[from] ExecuteError),
+    /// The executor returned another number of results than sequences.
+    #[error("the executor returned {results} results for {sequences} sequences")]
+    WrongCount {
+        /// Number of results.
+        results: usize,
+        /// Number of sequences.
+        sequences: usize,
+    },
+}
+
+/// Results of the sequences of a job, in their order.
+pub(crate) type JobResult = Result<Vec<SequenceResult>, ExecutionFailure>;
+
+/// Sequences to execute, and the receiver of their results.
+#[derive(Debug)]
+pub(crate) struct ExecutionJob {
+    sequences: Vec<InputSequence>,
+    reply: oneshot::Sender<JobResult>,
+}
+
+/// Handle to the thread, which ends when all handles are dropped.
+#[derive(Debug, Clone)]
+pub(crate) struct WorkerHandle {
+    jobs: mpsc::Sender<ExecutionJob>,
+    state: watch::Receiver<WorkerState>,
+}
+
+/// The thread's own side.
+struct Worker {
+    inbox: mpsc::Receiver<ExecutionJob>,
+    state: watch::Sender<WorkerState>,
+    metrics: Arc<Metrics>,
+    clock: Clock,
+}
+
+// === impl WorkerHandle ===
+
+impl WorkerHandle {
+    /// Starts the thread. `load` creates the executor on it, which takes long for a large model.
+    ///
+    /// # Errors
+    /// The system provides no thread.
+    pub(crate) fn start<E>(
+        load: impl FnOnce() -> Result<Box<dyn Executor>, E> + Send + 'static,
+        metrics: Arc<Metrics>,
+        clock: Clock,
+    ) -> std::io::Result<Self>
+    where
+        E: std::fmt::Display,
+    {
+        let (jobs, inbox) = mpsc::channel(JOBS_MAX);
+        let (state, watched) = watch::channel(WorkerState::Loading);
+        let worker = Worker { inbox, state, metrics, clock };
+        thread::Builder::new().name(THREAD.to_owned()).spawn(move || worker.run(load))?;
+        Ok(Self { jobs, state: watched })
+    }
+
+    /// Executes sequences. Dropping the future before the job is executed cancels it.
+    ///
+    /// # Errors
+    /// The executor has failed or refuses the sequences.
+    pub(crate) async fn execute(&self, sequences: Vec<InputSequence>) -> JobResult {
+        let (reply, results) = oneshot::channel();
+        self.jobs.send(ExecutionJob { sequences, reply }).await.map_err(|_| ExecutionFailure::Stopped)?;
+        results.await.unwrap_or(Err(ExecutionFailure::Stopped))
+    }
+
+    /// Returns the state.
+    pub(crate) fn state(&self) -> WorkerState {
+        self.state.borrow().clone()
+    }
+
+    /// Resolves when the executor has failed.
+    pub(crate) async fn failed(&self) {
+        let mut state = self.state.clone();
+        // An error means that the thread has ended, which it does only after a failure while a
+        // handle exists.
+        state.wait_for(|state| matches!(state, WorkerState::Failed)).await.ok();
+    }
+}
+
+// === impl Worker ===
+
+impl Worker {
+    fn run<E: std::fmt::Display>(mut self, load: impl FnOnce() -> Result<Box<dyn Executor>, E>) {
+        let began = self.clock.now();
+        // What the closure captured is not used after a panic.
+        let mut executor = match catch_unwind(AssertUnwindSafe(load)) {
+            Ok(Ok(executor)) => executor,
+            Ok(Err(error)) => return self.fail(&format!("the model cannot be loaded: {error}")),
+            Err(_) => return self.fail("loading the model panicked"),
+        };
+        log_ready(executor.report(), self.clock.now().since(began));
+        self.state.send_replace(WorkerState::Ready(Arc::new(executor.report().clone())));
+        while let Some(job) = self.inbox.blocking_recv() {
+            let ExecutionJob { sequences, reply } = job;
+            if reply.is_closed() {
+                continue;
+            }
+            // After a panic, the executor is not used any more.
+            let executed = catch_unwind(AssertUnwindSafe(|| {
+                JobExecution::new(&mut *executor, &self.metrics, self.clock).run(&sequences, || reply.is_closed())
+            }));
+            let Ok(results) = executed else {
+                reply.send(Err(ExecutionFailure::Stopped)).ok();
+                return self.fail("the executor panicked");
+            };
+            // Sending fails if the caller has gone and needs no results.
+            reply.send(results).ok();
+        }
+    }
+
+    /// Refuses all jobs from here on. Those in the channel are dropped, which fails them.
+    fn fail(mut self, reason: &str) {
+        tracing::error!(reason, "the engine has failed");
+        self.state.send_replace(WorkerState::Failed);
+        self.inbox.close();
+        while self.inbox.try_recv().is_ok() {}
+    }
+}
+
+fn log_ready(report: &ExecutorReport, took: std::time::Duration) {
+    let ExecutorReport { kernels, rejected, threads, tokens_max, weight_bytes, scratch_bytes, mapped_bytes } = report;
+    tracing::info!(
+        kernels,
+        threads,
+        tokens_max,
+        weight_bytes,
+        scratch_bytes,
+        mapped_bytes,
+        load_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+        "engine is ready"
+    );
+    if !rejected.is_empty() {
+        tracing::warn!(?rejected, "kernels of this CPU failed their check and are not used");
+    }
+}
+
+#[cfg(test)]
+mod tests;

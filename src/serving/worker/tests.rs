@@ -1,0 +1,111 @@
+use groupage_engine::{OutputKind, PackedBatch, SequenceOutput};
+
+use super::*;
+use crate::tests::{FakeExecutor, TestModel};
+
+fn sequence(model: &TestModel, ids: &[u32]) -> InputSequence {
+    let tokens = model.served.model().tokenizer().encode_ids(ids, false).unwrap();
+    InputSequence { tokens, kind: OutputKind::Embedding }
+}
+
+fn start(executor: FakeExecutor) -> WorkerHandle {
+    let load = || Ok::<Box<dyn Executor>, String>(Box::new(executor));
+    WorkerHandle::start(load, Arc::new(Metrics::new("local")), Clock::start()).unwrap()
+}
+
+fn first_elements(results: &[SequenceResult]) -> Vec<f32> {
+    let first = |result: &SequenceResult| match result.as_ref().unwrap() {
+        SequenceOutput::Embedding(values) => values[0],
+        other => panic!("{other:?}"),
+    };
+    results.iter().map(first).collect()
+}
+
+#[tokio::test]
+async fn a_job_above_the_limit_of_tokens_is_executed_in_several_batches() {
+    let model = TestModel::embedding();
+    let executor = FakeExecutor::new(7);
+    let batches = executor.batches.clone();
+    let worker = start(executor);
+    let sequences =
+        [&[5, 6, 7][..], &[8, 9], &[5, 5, 5], &[6], &[7, 7, 7, 7]].map(|ids| sequence(&model, ids)).to_vec();
+    let results = worker.execute(sequences).await.unwrap();
+    assert_eq!(first_elements(&results), [18.0, 17.0, 15.0, 6.0, 28.0], "results are in the order of the sequences");
+    assert_eq!(*batches.lock().unwrap(), [2, 2, 1]);
+    let too_long = worker.execute(vec![sequence(&model, &[5; 8])]).await;
+    assert_eq!(
+        too_long.unwrap_err(),
+        ExecutionFailure::Refused(ExecuteError::TooManyTokens { tokens: 8, tokens_max: 7 })
+    );
+    assert!(matches!(worker.state(), WorkerState::Ready(_)), "a refused batch is no failure of the engine");
+}
+
+#[tokio::test]
+async fn a_job_is_not_executed_after_its_caller_has_gone() {
+    let model = TestModel::embedding();
+    let (executor, gate) = FakeExecutor::new(100).gated();
+    let batches = executor.batches.clone();
+    let worker = start(executor);
+    let first = tokio::spawn({
+        let (worker, one) = (worker.clone(), vec![sequence(&model, &[5])]);
+        async move { worker.execute(one).await }
+    });
+    gate.wait_entered().await;
+    let dropped = tokio::spawn({
+        let (worker, two) = (worker.clone(), vec![sequence(&model, &[6]), sequence(&model, &[7])]);
+        async move { worker.execute(two).await }
+    });
+    while worker.jobs.capacity() == JOBS_MAX {
+        tokio::task::yield_now().await;
+    }
+    dropped.abort();
+    assert!(dropped.await.unwrap_err().is_cancelled());
+    gate.open();
+    assert_eq!(first.await.unwrap().unwrap().len(), 1);
+    worker.execute(vec![sequence(&model, &[8])]).await.unwrap();
+    assert_eq!(*batches.lock().unwrap(), [1, 1], "the two sequences of the dropped job are left out");
+}
+
+#[tokio::test]
+async fn a_panic_fails_the_job_and_all_later_ones() {
+    let model = TestModel::embedding();
+    let worker = start(FakeExecutor::new(100).panicking_on(9));
+    assert_eq!(worker.execute(vec![sequence(&model, &[5])]).await.unwrap().len(), 1);
+    let failed = worker.execute(vec![sequence(&model, &[5]), sequence(&model, &[9])]).await;
+    assert_eq!(failed.unwrap_err(), ExecutionFailure::Stopped);
+    worker.failed().await;
+    assert!(matches!(worker.state(), WorkerState::Failed));
+    assert_eq!(worker.execute(vec![sequence(&model, &[5])]).await.unwrap_err(), ExecutionFailure::Stopped);
+}
+
+#[tokio::test]
+async fn an_executor_that_cannot_be_created_fails_the_worker() {
+    let load = || Err::<Box<dyn Executor>, _>("no memory");
+    let worker = WorkerHandle::start(load, Arc::new(Metrics::new("local")), Clock::start()).unwrap();
+    worker.failed().await;
+    let model = TestModel::embedding();
+    assert_eq!(worker.execute(vec![sequence(&model, &[5])]).await.unwrap_err(), ExecutionFailure::Stopped);
+}
+
+/// An executor that returns too few results.
+#[derive(Debug)]
+struct ShortExecutor(FakeExecutor);
+
+impl Executor for ShortExecutor {
+    fn execute(&mut self, batch: &PackedBatch) -> Result<Vec<SequenceResult>, ExecuteError> {
+        self.0.execute(batch).map(|results| results.into_iter().skip(1).collect())
+    }
+
+    fn report(&self) -> &ExecutorReport {
+        self.0.report()
+    }
+}
+
+#[tokio::test]
+async fn a_missing_result_is_an_error_of_the_job() {
+    let model = TestModel::embedding();
+    let load = || Ok::<Box<dyn Executor>, String>(Box::new(ShortExecutor(FakeExecutor::new(100))));
+    let worker = WorkerHandle::start(load, Arc::new(Metrics::new("local")), Clock::start()).unwrap();
+    let failed = worker.execute(vec![sequence(&model, &[5]), sequence(&model, &[6])]).await;
+    assert_eq!(failed.unwrap_err(), ExecutionFailure::WrongCount { results: 1, sequences: 2 });
+}
