@@ -4,6 +4,7 @@ mod documents;
 mod embed;
 mod embeddings;
 mod predict;
+mod relevance;
 mod rerank;
 mod similarity;
 mod tokens;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::rerank::{encode_pairs, relevance_scores};
+use super::relevance::{encode_pairs, relevance_scores};
 use crate::error::CallError;
 use crate::inputs::{EncodeOptions, check_count, parse_body};
 use crate::model::ServedModel;

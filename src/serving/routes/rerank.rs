@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use super::documents;
 use super::predict::sort_descending;
+use super::relevance::{encode_pairs, relevance_scores};
 use crate::error::CallError;
 use crate::inputs::{EncodeOptions, TruncationSide, check_count, parse_body};
 use crate::model::ServedModel;
-use crate::prepared::{InputSequence, PreparedCall, logits, to_json, wrong_output};
+use crate::prepared::{PreparedCall, logits, to_json};
 
 /// The fields by which the two formats differ.
 #[derive(Deserialize)]
@@ -70,27 +71,4 @@ fn prepare_texts(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedCall, 
         sort_descending(&mut ranks, |rank| rank.score);
         to_json(&ranks)
     }))
-}
-
-/// Encodes a query with each text.
-pub(super) fn encode_pairs<'a>(
-    model: &ServedModel,
-    query: &str,
-    texts: impl Iterator<Item = &'a str>,
-    options: &EncodeOptions,
-) -> Result<Vec<InputSequence>, CallError> {
-    model.require_reranker()?;
-    texts.map(|text| model.encode_pair((query, text), options)).collect()
-}
-
-/// Returns the score of each pair: the logit itself if `raw`.
-pub(super) fn relevance_scores(model: &ServedModel, logits: Vec<Vec<f32>>, raw: bool) -> Result<Vec<f32>, CallError> {
-    let head = model.require_reranker()?;
-    let score = |mut logits: Vec<f32>| {
-        if !raw {
-            head.scores.apply(&mut logits);
-        }
-        logits.first().copied().ok_or_else(wrong_output)
-    };
-    logits.into_iter().map(score).collect()
 }
