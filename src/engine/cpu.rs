@@ -95,6 +95,7 @@ impl CpuExecutor {
         })?;
         let report = ExecutorReport {
             kernels: format!("CPU, {}", kernels.set().name()),
+            batch_invariant: true,
             rejected: kernels.rejected().iter().map(|name| (*name).to_owned()).collect(),
             threads,
             tokens_max,

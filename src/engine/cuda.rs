@@ -1,18 +1,19 @@
 //! The executor on NVIDIA GPUs, in bfloat16 with sums in 32-bit floating point.
 //!
-//! The forward pass is written once over `GpuDevice`, the interface of the CUDA driver reduced to what
-//! it needs. `CudaDevice` is the driver, loaded at run time, and `SimulatedDevice` runs the same PTX
-//! on an interpreter, so that everything but the driver is tested without a GPU.
+//! The forward pass is written once over `GpuDevice`, the interface of the CUDA driver reduced to
+//! what it needs. `CudaDevice` is the driver, loaded at run time, and `SimulatedDevice` runs the
+//! same PTX on an interpreter, so that everything but the driver is tested without a GPU.
 //!
 //! - `device` has the interface, `fault` its errors, `kernel_image` the PTX in the binary, and
 //!   `loaded_kernel` checks launches.
-//! - `model_support` chooses the kernels of a model, `memory_plan` adds up the memory, `device_memory`
-//!   reserves it, and `device_weights` copies the weights.
-//! - `batch_split` divides a batch, `batch_inputs` lays it out, `encoder_kernels` and `encoder_pass`
-//!   have the launches, `graph_cache` decides which of them are replayed as a graph, and
-//!   `batch_outputs` copies the results.
-//! - `device_choice` decides between GPU and CPU, `driver` calls the driver, `cubin_cache` keeps
-//!   compiled kernels, and `kernel_parity` compares two devices.
+//! - `model_support` chooses the kernels of a model, `memory_plan` adds up the memory,
+//!   `device_memory` reserves it, and `device_weights` copies the weights.
+//! - `batch_split` divides a batch, `batch_inputs` lays it out, `encoder_kernels` and
+//!   `encoder_pass` have the launches, `graph_cache` decides which of them are replayed as a graph,
+//!   and `batch_outputs` copies the results.
+//! - `device_choice` decides between GPU and CPU, `open_executor` opens the chosen GPU, `driver`
+//!   calls the driver, `cubin_cache` keeps compiled kernels, and `kernel_parity` compares two
+//!   devices.
 //!
 //! Not part of it: results are not scaled to unit length, copies are not overlapped with execution,
 //! and there is one device an executor.
@@ -39,6 +40,7 @@ mod load_error;
 mod loaded_kernel;
 mod memory_plan;
 mod model_support;
+mod open_executor;
 #[cfg(any(test, feature = "simulator"))]
 mod simulated;
 
@@ -67,13 +69,15 @@ pub use self::load_error::CudaLoadError;
 use self::memory_plan::MemoryPlan;
 pub use self::memory_plan::MemoryShortage;
 use self::model_support::KernelChoice;
+pub use self::open_executor::open_gpu_executor;
 #[cfg(any(test, feature = "simulator"))]
 pub use self::simulated::SimulatedDevice;
 use crate::batch::PackedBatch;
 use crate::cpu::TOKENS_MAX;
 use crate::error::LoadError;
-use crate::executor::{ExecuteError, Executor, ExecutorReport, SequenceResult};
+use crate::executor::{DeviceUsage, ExecuteError, Executor, ExecutorReport, SequenceResult};
 use crate::limits::BatchLimits;
+use crate::memory_limit::MemoryLimit;
 use crate::model::Model;
 
 /// Options of the executor.
@@ -81,8 +85,8 @@ use crate::model::Model;
 pub struct CudaOptions {
     /// Maximum number of tokens of a batch.
     pub tokens_max: usize,
-    /// Maximum device memory in bytes; `None` for 85 percent of what is free.
-    pub memory_max: Option<usize>,
+    /// Maximum device memory.
+    pub memory: MemoryLimit,
 }
 
 /// Executes an encoder on a device that runs kernels.
@@ -91,6 +95,7 @@ pub struct CudaExecutor<D> {
     pass: EncoderPass,
     graphs: GraphCache,
     ceiling: TokenCeiling,
+    usage: DeviceUsage,
     limits: BatchLimits,
     report: ExecutorReport,
     /// The error that damaged the context.
@@ -103,10 +108,10 @@ impl<D: GpuDevice> CudaExecutor<D> {
     /// Loads the kernels of a model, copies its weights, and reserves all memory.
     ///
     /// # Errors
-    /// The model has an option without a kernel, the device is too old, or there is not enough memory.
-    /// The model can be executed on the CPU then.
+    /// The model has an option without a kernel, the device is too old, or there is not enough
+    /// memory. The model can be executed on the CPU then.
     pub fn new(model: &Model, mut device: D, options: CudaOptions) -> Result<Self, CudaLoadError> {
-        let CudaOptions { tokens_max, memory_max } = options;
+        let CudaOptions { tokens_max, memory } = options;
         check_tokens(model, tokens_max)?;
         let choice = KernelChoice::of_model(model)?;
         if let Some(obstacle) = device.properties().obstacle() {
@@ -118,11 +123,12 @@ impl<D: GpuDevice> CudaExecutor<D> {
         let sequence_max = model.tokens_max().min(tokens_max);
         let plan = MemoryPlan::new(&config, tokens_max);
         let DeviceMemory { weights, weight_bytes, arena } =
-            DeviceMemory::reserve(model, &mut device, plan, memory_max, sequence_max)?;
+            DeviceMemory::reserve(model, &mut device, plan, memory, sequence_max)?;
 
         let DeviceProperties { name, capability: (major, minor), .. } = device.properties();
         let report = ExecutorReport {
             kernels: format!("CUDA, {name}, compute capability {major}.{minor}, bfloat16"),
+            batch_invariant: true,
             rejected: Vec::new(),
             threads: 1,
             tokens_max,
@@ -135,24 +141,18 @@ impl<D: GpuDevice> CudaExecutor<D> {
             pass: EncoderPass { config, kernels, weights, arena },
             graphs: GraphCache::new(GRAPHS_MAX),
             ceiling: TokenCeiling::new(tokens_max, plan.sequences_max),
+            usage: DeviceUsage::default(),
             report,
             fault: None,
             device,
         })
     }
 
-    /// Returns the error that damaged the context of the device, if there was one. It has details that
-    /// [`ExecuteError`] has not.
+    /// Returns the error that damaged the context of the device, if there was one. It has details
+    /// that [`ExecuteError`] has not.
     #[must_use]
     pub fn fault(&self) -> Option<&DeviceError> {
         self.fault.as_ref()
-    }
-
-    /// Number of tokens up to which batches are executed whole. It falls when the device has not
-    /// enough memory.
-    #[must_use]
-    pub fn token_ceiling(&self) -> usize {
-        self.ceiling.tokens()
     }
 
     /// Returns the device.
@@ -199,6 +199,7 @@ impl<D: GpuDevice> CudaExecutor<D> {
         let inputs = BatchInputs::new(part, &self.pass.config.positions);
         self.device.upload(self.pass.arena.inputs, &inputs.bytes)?;
         self.run_encoder(&inputs)?;
+        self.usage.padding_tokens += (inputs.key.tokens - part.ids.len()) as u64;
         collect_results(&mut self.device, &self.pass, part, &inputs)
     }
 
@@ -209,6 +210,7 @@ impl<D: GpuDevice> CudaExecutor<D> {
             self.device.release_graph(graph);
         }
         if let GraphDecision::Replay(graph) = step.decision {
+            self.usage.replayed += 1;
             return self.device.replay_graph(graph);
         }
         let launches = self.pass.encoder_launches(inputs)?;
@@ -216,6 +218,7 @@ impl<D: GpuDevice> CudaExecutor<D> {
             match self.device.capture_graph(&launches) {
                 Ok(graph) => {
                     self.graphs.insert(inputs.key, graph);
+                    self.usage.recorded += 1;
                     return self.device.replay_graph(graph);
                 }
                 Err(error) if error.is_fatal() => return Err(error),
@@ -223,6 +226,7 @@ impl<D: GpuDevice> CudaExecutor<D> {
                 Err(_) => self.release_graphs(),
             }
         }
+        self.usage.eager += 1;
         launches.iter().try_for_each(|launch| self.device.launch(launch))
     }
 
@@ -256,6 +260,10 @@ impl<D: GpuDevice> Executor for CudaExecutor<D> {
 
     fn report(&self) -> &ExecutorReport {
         &self.report
+    }
+
+    fn device_usage(&self) -> Option<DeviceUsage> {
+        Some(DeviceUsage { token_ceiling: self.ceiling.tokens(), ..self.usage })
     }
 }
 

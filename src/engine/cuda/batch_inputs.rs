@@ -22,8 +22,8 @@ pub(crate) struct BatchPart<'a> {
 
 /// Offsets of the inputs in their block, in bytes. Token ids are at its start.
 ///
-/// All but the last one depend on the shape only, so that a graph reads the inputs of every batch of
-/// its shape.
+/// All but the last one depend on the shape only, so that a graph reads the inputs of every batch
+/// of its shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct InputLayout {
     pub(crate) positions: usize,
@@ -67,8 +67,8 @@ impl InputLayout {
 // === impl BatchInputs ===
 
 impl BatchInputs {
-    /// Lays out a batch of at least one sequence. The tokens of the padding are a sequence of their own
-    /// at its end, so that no other one depends on them.
+    /// Lays out a batch of at least one sequence. The tokens of the padding are a sequence of their
+    /// own at its end, so that no other one depends on them.
     pub(crate) fn new(part: BatchPart<'_>, scheme: &PositionScheme) -> Self {
         let tokens = part.ids.len();
         let padding = tokens.next_multiple_of(TOKEN_BUCKET) - tokens;

@@ -23,8 +23,8 @@ struct HostOutputs {
     logits: Vec<f32>,
 }
 
-/// Computes the requested results from the hidden states and copies them. Each list needs a launch or
-/// a copy, so those that no sequence requests are left out.
+/// Computes the requested results from the hidden states and copies them. Each list needs a launch
+/// or a copy, so those that no sequence requests are left out.
 pub(crate) fn collect_results(
     device: &mut impl GpuDevice,
     pass: &EncoderPass,

@@ -1,9 +1,9 @@
 //! A cache of compiled kernels in a directory.
 //!
-//! The driver compiles PTX for its device, which takes up to a second a kernel. The result depends on
-//! the PTX, the device and the driver, so these are the key. A file begins with the BLAKE3 hash of the
-//! rest, and is renamed into place, so that a reader finds it whole or not at all. The cache is never
-//! needed: an entry that is absent or damaged is compiled and written again.
+//! The driver compiles PTX for its device, which takes up to a second a kernel. The result depends
+//! on the PTX, the device and the driver, so these are the key. A file begins with the BLAKE3 hash
+//! of the rest, and is renamed into place, so that a reader finds it whole or not at all. The cache
+//! is never needed: an entry that is absent or damaged is compiled and written again.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};

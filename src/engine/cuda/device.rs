@@ -25,8 +25,8 @@ pub trait GpuDevice: Send {
     /// The context is damaged.
     fn free_bytes(&mut self) -> Result<usize, DeviceError>;
 
-    /// Allocates regions of these sizes in bytes, each aligned to [`REGION_ALIGNMENT`]. They are freed
-    /// with the device.
+    /// Allocates regions of these sizes in bytes, each aligned to [`REGION_ALIGNMENT`]. They are
+    /// freed with the device.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -72,7 +72,8 @@ pub trait GpuDevice: Send {
     fn release_graph(&mut self, graph: GraphId);
 }
 
-/// Alignment of regions in bytes: that of `cuMemAlloc`, and more than the widest access of a kernel.
+/// Alignment of regions in bytes: that of `cuMemAlloc`, and more than the widest access of a
+/// kernel.
 pub const REGION_ALIGNMENT: usize = 256;
 
 /// Properties of a device.
@@ -86,7 +87,8 @@ pub struct DeviceProperties {
     pub multiprocessors: u32,
     /// Memory in bytes.
     pub memory_bytes: usize,
-    /// Version of CUDA that the driver supports, as 1000 times the major plus 10 times the minor number.
+    /// Version of CUDA that the driver supports, as 1000 times the major plus 10 times the minor
+    /// number.
     pub driver_version: u32,
 }
 

@@ -18,9 +18,10 @@ pub enum DevicePreference {
 }
 
 /// The device to use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
     /// The CPU.
+    #[default]
     Cpu,
     /// The GPU of this number of the driver.
     Cuda {

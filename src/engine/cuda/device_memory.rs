@@ -5,11 +5,8 @@ use super::device_weights::{DeviceWeights, SizeSink, UploadSink};
 use super::encoder_pass::DeviceArena;
 use super::load_error::CudaLoadError;
 use super::memory_plan::{MemoryPlan, region_bytes};
+use crate::memory_limit::MemoryLimit;
 use crate::model::Model;
-
-/// Part of the free memory that is used by default, in percent. The rest is for the modules, the graphs
-/// and the stacks of the driver.
-const MEMORY_PERCENT: usize = 85;
 
 /// Weights and working memory.
 #[derive(Debug)]
@@ -22,20 +19,19 @@ pub(crate) struct DeviceMemory {
 // === impl DeviceMemory ===
 
 impl DeviceMemory {
-    /// Allocates everything at once, and copies the weights. `memory_max` is a limit in bytes, and
-    /// `sequence_max` the number of tokens of the longest sequence.
+    /// Allocates everything at once, and copies the weights. `sequence_max` is the number of
+    /// tokens of the longest sequence.
     pub(crate) fn reserve(
         model: &Model,
         device: &mut impl GpuDevice,
         plan: MemoryPlan,
-        memory_max: Option<usize>,
+        memory: MemoryLimit,
         sequence_max: usize,
     ) -> Result<Self, CudaLoadError> {
         let mut matrices = SizeSink::default();
         DeviceWeights::place(model, &mut matrices)?;
         let weight_bytes = region_bytes(&matrices.sizes);
-        let free = device.free_bytes()?;
-        let available = memory_max.unwrap_or(free / 100 * MEMORY_PERCENT).min(free);
+        let available = memory.bytes(device.free_bytes()?);
         plan.check(model.config(), weight_bytes, available, sequence_max)?;
 
         let count = matrices.sizes.len();

@@ -1,8 +1,8 @@
 //! The NVIDIA driver, loaded at run time through `cudarc`.
 //!
-//! `cudarc` panics where the library is absent, so [`probe_driver`] and [`CudaDevice::open`] look for it
-//! first. Functions of the driver are called directly, without the types of `cudarc` that track events:
-//! there is one stream, whose operations are executed in their order.
+//! `cudarc` panics where the library is absent, so [`probe_driver`] and [`CudaDevice::open`] look
+//! for it first. Functions of the driver are called directly, without the types of `cudarc` that
+//! track events: there is one stream, and its operations are executed in their order.
 
 #![expect(unsafe_code, reason = "functions of the driver are foreign, and take addresses and handles")]
 
@@ -29,15 +29,16 @@ use super::kernel_image::KernelImage;
 
 /// Maximum number of GPUs that are listed: twice those of the largest servers.
 const DEVICES_MAX: usize = 32;
-/// Dynamic shared memory that a kernel may use without a request (CUDA C++ Programming Guide, "Shared
-/// Memory" of compute capability 8.x).
+/// Dynamic shared memory that a kernel may use without a request (CUDA C++ Programming Guide,
+/// "Shared Memory" of compute capability 8.x).
 const SHARED_BYTES_DEFAULT: u32 = 48 << 10;
 
 /// A GPU.
 ///
 /// It keeps what it has loaded and allocated until it is dropped.
 pub struct CudaDevice {
-    // Fields are dropped in their order, so graphs are freed before the context that they are part of.
+    // Fields are dropped in their order, so graphs are freed before the context that they are part
+    // of.
     graphs: Vec<(GraphId, DriverGraph)>,
     functions: Vec<sys::CUfunction>,
     context: DriverContext,
@@ -106,8 +107,8 @@ fn device_properties(device: sys::CUdevice) -> Result<DeviceProperties, DeviceEr
 // === impl CudaDevice ===
 
 impl CudaDevice {
-    /// Opens the GPU of this number, and creates its context and a stream. Compiled kernels are kept in
-    /// the cache if there is one.
+    /// Opens the GPU of this number, and creates its context and a stream. Compiled kernels are
+    /// kept in the cache if there is one.
     ///
     /// # Errors
     /// The driver library is absent, or there is no such device.
@@ -195,10 +196,10 @@ impl GpuDevice for CudaDevice {
         let mut arguments = launch.arguments.clone();
         let mut pointers: Vec<_> = arguments.iter_mut().map(LaunchArgument::as_mut_ptr).collect();
         let KernelLaunch { blocks: [x, y, z], threads, shared_bytes, .. } = *launch;
-        // SAFETY: `LoadedKernel::launch` has checked the number and the types of the arguments, whose
-        // values the driver copies before it returns. Addresses are of regions that live as long as
-        // the device, and that are at least as large as the kernels access, which is tested on the
-        // interpreter.
+        // SAFETY: `LoadedKernel::launch` has checked the number and the types of the arguments. The
+        // driver copies their values before it returns. Addresses are of regions that live as
+        // long as the device, and that are at least as large as the kernels access, which is tested
+        // on the interpreter.
         let launched = unsafe {
             result::launch_kernel(
                 *function,
@@ -252,7 +253,8 @@ impl LaunchArgument {
 mod tests {
     use super::*;
 
-    /// That this test runs at all on such a machine shows that the binary is loaded without the library.
+    /// That this test runs at all on such a machine shows that the binary is loaded without the
+    /// library.
     #[test]
     fn a_machine_without_the_library_is_an_error_and_no_panic() {
         if is_library_present() {

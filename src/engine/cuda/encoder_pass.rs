@@ -55,8 +55,8 @@ impl DeviceArena {
 // === impl EncoderPass ===
 
 impl EncoderPass {
-    /// Returns the launches from the inputs of a batch to its hidden states. They depend on the shape
-    /// of the batch only.
+    /// Returns the launches from the inputs of a batch to its hidden states. They depend on the
+    /// shape of the batch only.
     pub(crate) fn encoder_launches(&self, inputs: &BatchInputs) -> Result<Vec<KernelLaunch>, DeviceError> {
         let mut launches = vec![self.embed(inputs.key, inputs.layout)?];
         for layer in &self.weights.layers {
@@ -78,7 +78,8 @@ impl EncoderPass {
         self.kernels.embedding.launch(row_grid(key.tokens), arguments)
     }
 
-    /// Queries, keys and values, their attention, the output with the residual, and its normalisation.
+    /// Queries, keys and values, their attention, the output with the residual, and its
+    /// normalisation.
     fn push_attention(
         &self,
         launches: &mut Vec<KernelLaunch>,
@@ -171,7 +172,8 @@ impl EncoderPass {
     }
 }
 
-/// Returns the factor of the scores: the root of the width of a head, for powers of two instead of e.
+/// Returns the factor of the scores: the root of the width of a head, for powers of two instead of
+/// e.
 fn attention_scale(width: usize) -> f32 {
     #[expect(clippy::cast_precision_loss, reason = "a head has at most 128 elements")]
     let width = width as f32;

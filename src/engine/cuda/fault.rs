@@ -95,8 +95,8 @@ const ERRORS: [(u32, &str, FaultSeverity); 45] = [
 // === impl DeviceError ===
 
 impl DeviceError {
-    /// Creates the error of a code of the driver. A code that is not listed damages the context, for
-    /// it is one of a later driver, and nothing is known about its consequence.
+    /// Creates the error of a code of the driver. A code that is not listed damages the context,
+    /// for it is one of a later driver, and nothing is known about its consequence.
     #[must_use]
     pub fn new(operation: &'static str, code: u32, detail: String) -> Self {
         let known = ERRORS.iter().find(|(known, ..)| *known == code);

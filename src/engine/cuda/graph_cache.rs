@@ -8,8 +8,8 @@ use super::device::GraphId;
 /// Maximum number of shapes: two numbers of tiles for each number of tokens up to
 /// [`GRAPH_TOKENS_MAX`], in steps of [`TOKEN_BUCKET`].
 pub(crate) const GRAPHS_MAX: usize = 64;
-/// Tokens of a batch are padded to a multiple of this: the rows of the smallest tile of a product, so
-/// that the padding costs nothing there.
+/// Tokens of a batch are padded to a multiple of this: the rows of the smallest tile of a product,
+/// so that the padding costs nothing there.
 pub(crate) const TOKEN_BUCKET: usize = 64;
 /// Maximum number of tokens of a batch that is replayed. A launch takes some microseconds, which is
 /// little beside the execution of a larger one.
@@ -75,8 +75,8 @@ impl GraphCache {
         Self { entries: Vec::new(), capacity }
     }
 
-    /// Decides how a batch is executed. The second batch of a shape is recorded: recording costs more
-    /// than launching, and many shapes occur once.
+    /// Decides how a batch is executed. The second batch of a shape is recorded: recording costs
+    /// more than launching, and many shapes occur once.
     pub(crate) fn decide(&mut self, key: GraphKey) -> GraphStep {
         let keep = |decision| GraphStep { decision, evicted: None };
         if self.capacity == 0 || key.tokens > GRAPH_TOKENS_MAX {

@@ -1,7 +1,7 @@
 //! Comparison of every kernel on a device with the interpreter, on the same inputs.
 //!
-//! It shows what the interpreter cannot: that a driver compiles the PTX, and that the hardware computes
-//! what it specifies.
+//! It shows what the interpreter cannot: that a driver compiles the PTX, and that the hardware
+//! computes what it specifies.
 
 use half::bf16;
 
@@ -11,8 +11,8 @@ use super::loaded_kernel::LoadedKernel;
 use super::simulated::SimulatedDevice;
 use ParityOperand::{Float, Floats, FloatsOut, Integers, Null, Size, Values, ValuesOut};
 
-/// Largest relative error in norm. Sums of tensor cores differ in their last bits, so some results are
-/// rounded to the next number in bfloat16: 2^-8 is the distance of two.
+/// Largest relative error in norm. Sums of tensor cores differ in their last bits, so some results
+/// are rounded to the next number in bfloat16: 2^-8 is the distance of two.
 pub const PARITY_ERROR_MAX: f64 = 1.0 / 256.0;
 
 /// Sizes of the operands: not multiples of the tiles, so that their edges are compared.
@@ -70,8 +70,8 @@ impl KernelParity {
     }
 }
 
-/// Runs every kernel on a device and on the interpreter, and compares the results. The memory of the
-/// inputs stays allocated on the device.
+/// Runs every kernel on a device and on the interpreter, and compares the results. The memory of
+/// the inputs stays allocated on the device.
 pub fn compare_kernels(device: &mut impl GpuDevice) -> Vec<KernelParity> {
     let compare = |case: ParityCase| {
         let found = case.run(device);

@@ -20,7 +20,7 @@ impl LoadedKernel {
         Ok(Self { id: device.load_kernel(&image)?, image })
     }
 
-    /// Returns a launch, whose arguments are checked against the parameters of the kernel.
+    /// Returns a launch, after a check of its arguments against the parameters of the kernel.
     pub(crate) fn launch(
         &self,
         blocks: [usize; 3],

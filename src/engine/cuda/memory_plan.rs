@@ -73,8 +73,8 @@ impl MemoryPlan {
         }
     }
 
-    /// Sizes of the regions: three of hidden states, the wide one, the inputs, the pooled vectors, the
-    /// dense layer of the head, and the logits.
+    /// Sizes of the regions: three of hidden states, the wide one, the inputs, the pooled vectors,
+    /// the dense layer of the head, and the logits.
     pub(crate) fn regions(&self) -> [usize; 8] {
         let Self { states, wide, inputs, pooled, logits, .. } = *self;
         [states, states, states, wide, inputs, pooled, if logits > 0 { pooled } else { 0 }, logits]
@@ -89,8 +89,8 @@ impl MemoryPlan {
         region_bytes(&self.regions())
     }
 
-    /// Checks that weights and regions fit into the available memory. `sequence_max` is the number of
-    /// tokens of the longest sequence.
+    /// Checks that weights and regions fit into the available memory. `sequence_max` is the number
+    /// of tokens of the longest sequence.
     pub(crate) fn check(
         &self,
         config: &EncoderConfig,

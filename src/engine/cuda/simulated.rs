@@ -1,8 +1,8 @@
 //! A device that interprets the PTX of the kernels on the CPU.
 //!
-//! It stops at errors that a GPU would not report: accesses outside of a region, races between blocks,
-//! and reads of memory that nothing has written (`groupage-ptx`). Each region is an allocation of its
-//! own, so that bounds are those of a region.
+//! It stops at errors that a GPU would not report: accesses outside of a region, races between
+//! blocks, and reads of memory that nothing has written (`groupage-ptx`). Each region is an
+//! allocation of its own, so that bounds are those of a region.
 
 use std::collections::BTreeMap;
 
@@ -168,7 +168,8 @@ fn convert(argument: LaunchArgument) -> KernelArgument {
     }
 }
 
-/// Returns the error of a fault. On a GPU, an access that the interpreter refuses damages the context.
+/// Returns the error of a fault. On a GPU, an access that the interpreter refuses damages the
+/// context.
 fn failure(operation: &'static str, fault: &DeviceFault) -> DeviceError {
     DeviceError::new(operation, LAUNCH_FAILED, fault.to_string())
 }

@@ -1,7 +1,7 @@
 //! The executor for GPUs on the simulated device, beside the executor on the CPU.
 //!
-//! The interpreter stops at races, accesses out of bounds and reads of memory that nothing has written,
-//! so each test also holds that there are none.
+//! The interpreter stops at races, accesses out of bounds and reads of memory that nothing has
+//! written, so each test also holds that there are none.
 
 mod failures;
 mod refusals;
@@ -10,12 +10,15 @@ mod tiny_model;
 
 use super::minilm::minilm;
 use super::*;
-use crate::DeviceProperties;
-use crate::{CudaExecutor, CudaOptions, GpuDevice, LaunchArgument, SimulatedDevice, finish_embedding};
+use crate::{
+    CudaExecutor, CudaOptions, DeviceProperties, DeviceUsage, GpuDevice, LaunchArgument, MemoryLimit, SimulatedDevice,
+    finish_embedding,
+};
 use tiny_model::{TinyModel, TinyShape};
 
-/// Least cosine of the results of both executors. Rounding to bfloat16 has a relative error of at most
-/// 2^-9, uniform, in each of some 20 results in a row: about 20 · (2^-9 / √3)² / 2 = 1.3e-5 from one.
+/// Least cosine of the results of both executors. Rounding to bfloat16 has a relative error of at
+/// most 2^-9, uniform, in each of some 20 results in a row: about 20 · (2^-9 / √3)² / 2 = 1.3e-5
+/// from one.
 const COSINE_MIN: f64 = 0.9999;
 /// Tokens of a batch of the tiny models.
 const BATCH_MAX: usize = 512;
@@ -24,7 +27,7 @@ const BERT: TinyShape = TinyShape { golden: "bert", hidden: 64, heads: 2, interm
 const RERANKER: TinyShape = TinyShape { golden: "bert-rerank", hidden: 64, heads: 1, intermediate: 96 };
 
 fn on_device<D: GpuDevice>(model: &Model, device: D) -> CudaExecutor<D> {
-    CudaExecutor::new(model, device, CudaOptions { tokens_max: BATCH_MAX, memory_max: None }).unwrap()
+    CudaExecutor::new(model, device, CudaOptions { tokens_max: BATCH_MAX, memory: MemoryLimit::default() }).unwrap()
 }
 
 /// Sequences of these lengths with ids of the vocabulary.
@@ -90,7 +93,7 @@ fn large_tiles_have_the_bits_of_small_ones() {
 
 #[test]
 fn heads_agree_with_the_cpu() {
-    // Three labels, of a model whose own activation function has no kernel.
+    // Three labels, of a model with an activation function that has no kernel.
     let shape = TinyShape { golden: "roberta-classify", ..BERT };
     let classifier = TinyModel::new(shape).edit("config.json", "\"relu\"", "\"gelu\"");
     for model in [TinyModel::new(RERANKER).open(), classifier.open()] {
@@ -98,7 +101,8 @@ fn heads_agree_with_the_cpu() {
         let expected = execute(&mut executor(&model, 2), &batch, OutputKind::Logits);
         let found = execute(&mut on_device(&model, SimulatedDevice::new(6)), &batch, OutputKind::Logits);
         for (found, expected) in found.iter().zip(&expected) {
-            // Logits are sums of 64 products of numbers below one, each with the error of the states.
+            // Logits are sums of 64 products of numbers below one, each with the error of the
+            // states.
             assert!(difference(found, expected) < 0.05, "{found:?}, {expected:?}");
         }
         let differs = |other: &Vec<f32>| difference(other, &expected[0]) > 0.2;
@@ -171,6 +175,10 @@ fn a_replayed_graph_has_the_bits_of_single_launches() {
     assert_eq!((gpu.device().graphs(), gpu.device().replays()), (1, 4), "the first batch is executed eagerly");
     let steps: Vec<u64> = launches.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert_eq!(steps, [launches[0]; 4], "a replay has the launches of an eager execution");
+    let usage = gpu.device_usage().unwrap();
+    assert_eq!((usage.eager, usage.recorded, usage.replayed), (1, 1, 3));
+    // Each batch is padded to 64 tokens.
+    assert_eq!(usage.padding_tokens, 5 * 64 - 160);
 }
 
 #[test]
@@ -179,7 +187,9 @@ fn an_executor_reports_device_and_memory() {
     let gpu = on_device(&model, SimulatedDevice::new(1));
     let report = gpu.report();
     assert_eq!(report.kernels, "CUDA, simulated device, compute capability 8.0, bfloat16");
-    assert_eq!((report.tokens_max, gpu.token_ceiling()), (BATCH_MAX, BATCH_MAX));
+    assert_eq!((report.tokens_max, report.batch_invariant), (BATCH_MAX, true));
+    let unused = DeviceUsage { token_ceiling: BATCH_MAX, ..DeviceUsage::default() };
+    assert_eq!(gpu.device_usage(), Some(unused));
     let mut device = SimulatedDevice::new(1);
     let free = device.free_bytes().unwrap();
     drop(on_device(&model, device));
@@ -198,7 +208,7 @@ fn a_sentence_of_minilm_agrees_with_the_cpu() {
     };
     let batch = [sequence];
     let expected = embed(execute(&mut executor(&model, 2), &batch, OutputKind::Embedding).swap_remove(0));
-    let options = CudaOptions { tokens_max: 64, memory_max: None };
+    let options = CudaOptions { tokens_max: 64, memory: MemoryLimit::default() };
     let mut gpu = CudaExecutor::new(&model, SimulatedDevice::new(1), options).unwrap();
     let found = embed(execute(&mut gpu, &batch, OutputKind::Embedding).swap_remove(0));
     let cosine = cosine(&found, &expected);

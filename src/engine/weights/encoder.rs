@@ -93,7 +93,8 @@ impl<'a> EncoderTensors<'a> {
         self.norm(&format!("{}{}", self.prefix, self.names.embedding_norm))
     }
 
-    /// Returns the normalisation after the last layer, of encoders that normalise before each block.
+    /// Returns the normalisation after the last layer, of encoders that normalise before each
+    /// block.
     pub(crate) fn last_norm(&self) -> Result<Option<NormTensors>, LoadError> {
         self.names.last_norm.map(|name| self.norm(&format!("{}{name}", self.prefix))).transpose()
     }
@@ -153,8 +154,8 @@ impl<'a> EncoderTensors<'a> {
         Ok(Some(self.weights.tensor(&name, &[columns])?.to_vec()))
     }
 
-    /// Reads a normalisation. Weights that were converted from TensorFlow have its names, `gamma` and
-    /// `beta`.
+    /// Reads a normalisation. Weights that were converted from TensorFlow have its names, `gamma`
+    /// and `beta`.
     fn norm(&self, name: &str) -> Result<NormTensors, LoadError> {
         let (width, gamma) = (self.config.hidden, format!("{name}.gamma"));
         if self.weights.has(&gamma) {

@@ -64,8 +64,8 @@ fn compile(image: &KernelImage) -> Result<Vec<u8>, DeviceError> {
     let bytes = ptx.as_bytes_with_nul().len();
     let (data, kind) = (ptx.as_ptr().cast_mut().cast(), sys::CUjitInputType_enum::CU_JIT_INPUT_PTX);
     let no_options = (std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: the PTX is terminated by a zero byte and lives until the call returns; the driver only
-    // reads it. There are no options.
+    // SAFETY: the PTX is terminated by a zero byte and lives until the call returns; the driver
+    // only reads it. There are no options.
     let added =
         unsafe { sys::cuLinkAddData_v2(linker.0, kind, data, bytes, name.as_ptr(), 0, no_options.0, no_options.1) };
     if let Err(error) = check(COMPILE, added.result()) {
@@ -89,8 +89,8 @@ fn load_cubin(image: &KernelImage, cubin: &[u8]) -> Result<sys::CUmodule, Device
     let mut log = ErrorLog::new();
     let mut module = std::ptr::null_mut();
     let (count, options, values) = log.arguments();
-    // SAFETY: the code is whole, because it has the hash with which it was written or comes from the
-    // linker. The options are pairs of a name and a value, and the log outlives the call.
+    // SAFETY: the code is whole, because it has the hash with which it was written or comes from
+    // the linker. The options are pairs of a name and a value, and the log outlives the call.
     let loaded = unsafe { sys::cuModuleLoadDataEx(&raw mut module, cubin.as_ptr().cast(), count, options, values) };
     check(LOAD, loaded.result()).map(|()| module).map_err(|error| log.describe(error, image))
 }

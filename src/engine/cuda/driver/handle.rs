@@ -127,7 +127,7 @@ impl Drop for DriverContext {
             ignore_failure(unsafe { result::stream::destroy(self.stream) });
         }
         self.staging = None;
-        // SAFETY: the device is the one whose context was retained.
+        // SAFETY: the context of this device was retained.
         ignore_failure(unsafe { result::primary_ctx::release(self.device) });
     }
 }

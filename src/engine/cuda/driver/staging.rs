@@ -1,7 +1,7 @@
 //! Host memory that the device reads and writes directly.
 //!
-//! A copy of other host memory goes through such a buffer of the driver, which may or may not be done
-//! when the call returns. With a buffer of our own, it is known when the bytes can be reused.
+//! A copy of other host memory goes through such a buffer of the driver, which may or may not be
+//! done when the call returns. With a buffer of our own, it is known when the bytes can be reused.
 
 use cudarc::driver::{result, sys};
 
@@ -42,8 +42,8 @@ impl StagingBuffer {
             let staged = self.part(chunk.len());
             staged.copy_from_slice(chunk);
             let to = to.offset(number * STAGING_BYTES);
-            // SAFETY: callers copy to regions that they have allocated, and the buffer is not written
-            // before the stream has been waited for.
+            // SAFETY: callers copy to regions that they have allocated, and the buffer is not
+            // written before the stream has been waited for.
             let copied = unsafe { result::memcpy_htod_async(to.0, staged, stream) };
             check("the copy to the device", copied)?;
             self.is_busy = true;
@@ -62,9 +62,11 @@ impl StagingBuffer {
             let staged = self.part(chunk.len());
             let from = from.offset(number * STAGING_BYTES);
             // SAFETY: callers copy from regions that they have allocated. Copies to the device that
-            // read the buffer precede this one in the stream, which is waited for before the next use.
+            // read the buffer precede this one in the stream, which is waited for before the next
+            // use.
             let copied = unsafe { result::memcpy_dtoh_async(staged, from.0, stream) };
-            // The stream is waited for even after an error, so that nothing writes the buffer later.
+            // The stream is waited for even after an error, so that nothing writes the buffer
+            // later.
             let ended = self.synchronize(stream);
             check("the copy from the device", copied).and(ended)?;
             chunk.copy_from_slice(self.part(chunk.len()));

@@ -33,7 +33,7 @@ fn a_batch_that_exceeds_the_memory_is_divided_and_the_size_is_remembered() {
     let device = ScriptedDevice::new(|arguments| (embedded_rows(arguments) > 192).then_some(OUT_OF_MEMORY));
     let mut gpu = on_device(&model, device);
     assert_eq!(gpu.execute(&batch(&model, &lengths)).unwrap(), expected, "results do not depend on the division");
-    assert_eq!(gpu.token_ceiling(), 195, "half of 390");
+    assert_eq!(gpu.device_usage().unwrap().token_ceiling, 195, "half of 390");
     let launches = gpu.device().inner.launches();
     assert_eq!(gpu.execute(&batch(&model, &lengths)).unwrap(), expected);
     let again = gpu.device().inner.launches() - launches;

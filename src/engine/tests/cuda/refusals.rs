@@ -9,7 +9,7 @@ fn refuse(model: &Model, device: SimulatedDevice, options: CudaOptions) -> Strin
 
 /// Enough for the weights and for a sequence, and less than the largest batch needs.
 const MEMORY_MAX: usize = 600_000;
-const OPTIONS: CudaOptions = CudaOptions { tokens_max: BATCH_MAX, memory_max: None };
+const OPTIONS: CudaOptions = CudaOptions { tokens_max: BATCH_MAX, memory: MemoryLimit::FreeShare(850_000) };
 
 #[test]
 fn models_without_kernels_are_refused_by_field() {
@@ -37,7 +37,7 @@ fn models_without_kernels_are_refused_by_field() {
 #[test]
 fn a_device_without_enough_memory_is_refused_with_the_sum() {
     let model = TinyModel::new(BERT).open();
-    let options = CudaOptions { memory_max: Some(MEMORY_MAX), ..OPTIONS };
+    let options = CudaOptions { memory: MemoryLimit::Bytes(MEMORY_MAX), ..OPTIONS };
     let error = CudaExecutor::new(&model, SimulatedDevice::new(1), options).unwrap_err();
     let CudaLoadError::Memory(shortage) = error else { panic!("{error}") };
     assert_eq!(shortage.total, shortage.weights + shortage.workspace + shortage.results);

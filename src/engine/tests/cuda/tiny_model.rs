@@ -1,5 +1,5 @@
-//! Models with random weights in the shapes that the kernels support. They have the files and the names
-//! of a golden model, whose rows of 48 elements no kernel supports.
+//! Models with random weights in the shapes that the kernels support. They have the files and the
+//! names of a golden model, but no rows of 48 elements, which no kernel supports.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ const POSITIONS: usize = 140;
 /// Shape of a model.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TinyShape {
-    /// The golden model whose files are copied.
+    /// The golden model that is copied.
     pub(super) golden: &'static str,
     pub(super) hidden: usize,
     pub(super) heads: usize,
