@@ -13,6 +13,7 @@ lint:
     cargo fmt --all -- --check
     cargo clippy --locked --workspace --all-targets -- -D warnings
     cargo clippy --locked --test sim --test e2e -- -D warnings
+    cargo clippy --locked --package groupage-engine --features cuda,simulator --all-targets -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
 
 # All tests that need no further tools
@@ -136,6 +137,11 @@ bench-core *ARGS:
 bench-encode *ARGS:
     sh src/engine/tests/setup.sh
     cargo bench --locked --package groupage-engine --bench encode -- {{ARGS}}
+
+# Writes docs/gpu-results.md. Without a GPU it fails, and measures nothing.
+# Check the engine on a GPU of this machine: just gpu [build | check]
+gpu *ARGS:
+    python3 tests/gpu/run.py {{ARGS}}
 
 # Compile the CUDA kernels to PTX with the pinned compiler: just kernels [--check | --gates]
 kernels *ARGS:

@@ -28,15 +28,16 @@ use self::forward::ForwardPass;
 use self::layers::EncoderLayers;
 use self::selection::KernelSelection;
 use self::workers::WorkerPool;
-use crate::batch::{OutputKind, PackedBatch};
+use crate::batch::PackedBatch;
 use crate::error::LoadError;
 use crate::executor::{ExecuteError, Executor, ExecutorReport, SequenceResult};
+use crate::limits::BatchLimits;
 use crate::model::Model;
 
 /// Maximum number of threads: far above the number of cores of one machine.
 const THREADS_MAX: usize = 1024;
 /// Maximum of [`CpuOptions::tokens_max`]: 64 times the usual number of tokens of a batch, 16 384.
-const TOKENS_MAX: usize = 1 << 20;
+pub(crate) const TOKENS_MAX: usize = 1 << 20;
 
 /// Options of the executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,8 +57,7 @@ pub struct CpuExecutor {
     layers: EncoderLayers,
     arena: ScratchArena,
     report: ExecutorReport,
-    /// Maximum number of tokens of a sequence.
-    sequence_max: usize,
+    limits: BatchLimits,
 }
 
 // === impl CpuExecutor ===
@@ -95,6 +95,7 @@ impl CpuExecutor {
         })?;
         let report = ExecutorReport {
             kernels: format!("CPU, {}", kernels.set().name()),
+            batch_invariant: true,
             rejected: kernels.rejected().iter().map(|name| (*name).to_owned()).collect(),
             threads,
             tokens_max,
@@ -102,29 +103,8 @@ impl CpuExecutor {
             scratch_bytes: arena.bytes(),
             mapped_bytes: model.weights().bytes(),
         };
-        Ok(Self { kernels, workers, layers, arena, report, sequence_max })
-    }
-
-    /// Checks that a batch was made for this model and fits into the scratch memory.
-    fn check(&self, batch: &PackedBatch) -> Result<(), ExecuteError> {
-        let (tokens, tokens_max) = (batch.tokens(), self.report.tokens_max);
-        if tokens > tokens_max {
-            return Err(ExecuteError::TooManyTokens { tokens, tokens_max });
-        }
-        let tokens_max = self.sequence_max;
-        for (sequence, ((_, tokens), kind)) in batch.spans().zip(batch.kinds()).enumerate() {
-            if tokens == 0 || tokens > tokens_max {
-                return Err(ExecuteError::WrongLength { sequence, tokens, tokens_max });
-            }
-            if *kind == OutputKind::Logits && !self.layers.has_head() {
-                return Err(ExecuteError::NoHead { sequence, kind: *kind });
-            }
-        }
-        let is_known = |(id, kind): (&u32, &u32)| self.layers.has_embedding(*id, *kind);
-        match batch.ids().iter().zip(batch.type_ids()).position(|token| !is_known(token)) {
-            Some(token) => Err(ExecuteError::UnknownToken { token }),
-            None => Ok(()),
-        }
+        let limits = BatchLimits::new(model.config(), tokens_max, sequence_max);
+        Ok(Self { kernels, workers, layers, arena, report, limits })
     }
 }
 
@@ -137,7 +117,7 @@ impl fmt::Debug for CpuExecutor {
 
 impl Executor for CpuExecutor {
     fn execute(&mut self, batch: &PackedBatch) -> Result<Vec<SequenceResult>, ExecuteError> {
-        self.check(batch)?;
+        self.limits.check(batch)?;
         let Self { kernels, workers, layers, arena, .. } = self;
         let set = kernels.set();
         Ok(workers.enter(|| ForwardPass { set, workers, layers, batch }.run(arena)))

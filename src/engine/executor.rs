@@ -16,6 +16,12 @@ pub trait Executor: Send {
 
     /// Returns the choices that the executor made when it was created.
     fn report(&self) -> &ExecutorReport;
+
+    /// Returns counts of the work of a device; `None` for an executor that neither pads batches nor
+    /// replays launches.
+    fn device_usage(&self) -> Option<DeviceUsage> {
+        None
+    }
 }
 
 /// Result of one sequence.
@@ -38,7 +44,20 @@ pub enum SequenceOutput {
     Logits(Vec<f32>),
 }
 
-/// Error of a sequence whose result has an infinite element, or one that is not a number. Other
+// === impl SequenceOutput ===
+
+impl SequenceOutput {
+    /// Returns the output, or an error if one of its numbers is not finite.
+    pub(crate) fn check_finite(self) -> SequenceResult {
+        let values = match &self {
+            Self::Embedding(values) | Self::Logits(values) | Self::TokenStates { values, .. } => values,
+        };
+        let is_finite = values.iter().all(|value| value.is_finite());
+        if is_finite { Ok(self) } else { Err(NonFiniteOutput) }
+    }
+}
+
+/// Error of a sequence with an infinite element in its result, or one that is not a number. Other
 /// sequences of the batch are not affected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the result of the model is not finite: its weights are damaged, or too large for 32-bit numbers")]
@@ -79,6 +98,55 @@ pub enum ExecuteError {
         /// The requested result.
         kind: OutputKind,
     },
+    /// The device refused an operation, for example for lack of memory. It can execute other
+    /// batches.
+    #[error(
+        "{operation} was refused by the device: {name} ({code}): send smaller batches, or lower the limit of tokens"
+    )]
+    DeviceRefusal {
+        /// The operation.
+        operation: &'static str,
+        /// Name of the error.
+        name: &'static str,
+        /// Number of the error.
+        code: u32,
+    },
+    /// The context of the device is damaged, and every later batch of this process fails.
+    #[error("{operation} failed on the device: {name} ({code}): restart the process, its device context is unusable")]
+    DeviceLoss {
+        /// The operation.
+        operation: &'static str,
+        /// Name of the error.
+        name: &'static str,
+        /// Number of the error.
+        code: u32,
+    },
+}
+
+// === impl ExecuteError ===
+
+impl ExecuteError {
+    /// Returns `true` if no later batch can be executed in this process, so that it must be
+    /// restarted.
+    #[must_use]
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, Self::DeviceLoss { .. })
+    }
+}
+
+/// Work of a device since the executor was created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DeviceUsage {
+    /// Executions with one replayed graph of launches.
+    pub replayed: u64,
+    /// Executions that recorded their launches as a graph, and replayed it.
+    pub recorded: u64,
+    /// Executions with one launch after the other.
+    pub eager: u64,
+    /// Tokens of padding, which are executed like others.
+    pub padding_tokens: u64,
+    /// Number of tokens up to which a batch is executed whole. It falls after a shortage of memory.
+    pub token_ceiling: usize,
 }
 
 /// Choices of an executor.
@@ -86,6 +154,8 @@ pub enum ExecuteError {
 pub struct ExecutorReport {
     /// Name of the device and of its kernels.
     pub kernels: String,
+    /// Whether the results of a sequence have the same bits in every batch.
+    pub batch_invariant: bool,
     /// Kernels that the device supports and that failed their check against portable ones.
     pub rejected: Vec<String>,
     /// Number of threads.

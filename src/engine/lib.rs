@@ -2,13 +2,14 @@
 //!
 //! - [`Model::open`] reads a directory in the format of Hugging Face.
 //! - [`Model::tokenizer`] turns texts, pairs and ids into [`TokenSequence`]s, on any thread.
-//! - A [`PackedBatch`] has sequences without padding, and an [`Executor`] returns one result for each.
-//!   [`CpuExecutor`] is the one on the CPU.
+//! - A [`PackedBatch`] has sequences without padding, and an [`Executor`] returns one result for
+//!   each. [`CpuExecutor`] is the one on the CPU, and [`CudaExecutor`] the one on NVIDIA GPUs,
+//!   with the feature `cuda` for their driver; [`choose_device`] decides between them.
 //! - [`finish_embedding`] and [`ScoreFunction::apply`] turn results into what callers expect.
 //!
-//! Results are those of sentence-transformers and of the `transformers` library: the same truncation,
-//! pooling and activation functions. The result of a sequence does not depend on its batch, bit for
-//! bit.
+//! Results are those of sentence-transformers and of the `transformers` library: the same
+//! truncation, pooling and activation functions. The result of a sequence does not depend on its
+//! batch, bit for bit.
 //!
 //! The crate serves nothing, reads no environment and no clock, and logs nothing.
 //!
@@ -31,12 +32,16 @@ mod activation;
 mod batch;
 mod config;
 mod cpu;
+mod cuda;
 mod directory;
 mod error;
 mod executor;
 mod json;
+mod limits;
+mod memory_limit;
 mod model;
 mod pooling;
+mod positions;
 mod scores;
 mod sentence;
 mod tokenize;
@@ -49,8 +54,21 @@ pub use activation::Activation;
 pub use batch::{BatchFull, OutputKind, PackedBatch};
 pub use config::{Architecture, EncoderConfig, HeadConfig, HeadPooling, PositionScheme, RotaryConfig, ScoreFunction};
 pub use cpu::{CpuExecutor, CpuOptions};
+#[cfg(feature = "cuda")]
+pub use cuda::CudaDevice;
+pub use cuda::{
+    CubinCache, CubinKey, CudaExecutor, CudaLoadError, CudaOptions, DeviceAddress, DeviceChoice, DeviceError,
+    DevicePreference, DeviceProperties, DeviceReport, DriverState, FaultSeverity, GpuDevice, GraphId, KernelId,
+    KernelImage, KernelLaunch, LaunchArgument, MemoryShortage, NoDeviceError, ParameterType, REGION_ALIGNMENT,
+    choose_device, open_gpu_executor,
+};
+#[cfg(any(test, feature = "simulator"))]
+pub use cuda::{KernelParity, PARITY_ERROR_MAX, SimulatedDevice, compare_kernels};
 pub use error::LoadError;
-pub use executor::{ExecuteError, Executor, ExecutorReport, NonFiniteOutput, SequenceOutput, SequenceResult};
+pub use executor::{
+    DeviceUsage, ExecuteError, Executor, ExecutorReport, NonFiniteOutput, SequenceOutput, SequenceResult,
+};
+pub use memory_limit::MemoryLimit;
 pub use model::Model;
 pub use pooling::{Pooling, finish_embedding};
 pub use scores::{sigmoid, softmax};

@@ -1,5 +1,6 @@
 //! Tests of whole models, against values of other implementations.
 
+mod cuda;
 mod damaged;
 mod golden;
 mod hostile;
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::{CpuExecutor, CpuOptions, Executor as _, Model, OutputKind, PackedBatch, SequenceOutput, TokenSequence};
+use crate::{CpuExecutor, CpuOptions, Executor, Model, OutputKind, PackedBatch, SequenceOutput, TokenSequence};
 
 /// Tokens of a batch in tests.
 const TOKENS_MAX: usize = 2048;
@@ -65,7 +66,7 @@ fn executor(model: &Model, threads: usize) -> CpuExecutor {
 }
 
 /// Executes sequences as one batch.
-fn execute(executor: &mut CpuExecutor, sequences: &[TokenSequence], kind: OutputKind) -> Vec<Vec<f32>> {
+fn execute(executor: &mut impl Executor, sequences: &[TokenSequence], kind: OutputKind) -> Vec<Vec<f32>> {
     let mut batch = PackedBatch::new(TOKENS_MAX);
     for sequence in sequences {
         batch.push(sequence, kind).unwrap();

@@ -1,6 +1,8 @@
 //! Weights of a model, in files of the format safetensors.
 
+mod encoder;
 mod file;
+mod names;
 mod tensor;
 
 use std::collections::HashMap;
@@ -11,6 +13,7 @@ use std::sync::Arc;
 use safetensors::tensor::Metadata;
 use serde_json::Value;
 
+pub(crate) use self::encoder::{EncoderTensors, HeadTensors, LayerTensors, LinearTensors, NormTensors};
 use self::file::WeightFile;
 pub(crate) use self::tensor::{WeightTensor, WeightType};
 use crate::directory::ModelDirectory;

@@ -16,6 +16,7 @@ mod controller;
 mod crd;
 mod defaults;
 mod effective;
+mod engine;
 mod env;
 mod file;
 mod resolve;
@@ -47,13 +48,14 @@ pub use code::ConfigCode;
 pub use controller::{CaBundle, ControllerEndpoint, is_controller_address};
 pub use crd::crds;
 pub use effective::Setting;
+pub use engine::{EngineConfig, MemoryBudget};
 pub use env::{ControllerPodInfo, MachineLimits, Overrides, PodInfo, SettingSource, Sourced};
 pub use file::{LoadError, LoadedPolicy, Origin, load, read, read_text};
 pub use finding::{ConfigErrors, Finding, Notice};
 pub use policy::{
-    DeadlineConfig, DownstreamHttp2, DownstreamLimits, DownstreamTls, DrainConfig, EngineConfig, FailureHandling,
-    Limits, LimitsOverride, LogConfig, MergeNames, Policy, Priority, PriorityClass, ProcessConfig, ProcessLimits,
-    Route, SchedulingConfig,
+    DeadlineConfig, DownstreamHttp2, DownstreamLimits, DownstreamTls, DrainConfig, FailureHandling, Limits,
+    LimitsOverride, LogConfig, MergeNames, Policy, Priority, PriorityClass, ProcessConfig, ProcessLimits, Route,
+    SchedulingConfig,
 };
 pub use tuned::TunedValues;
 pub use units::{Share, format_duration, format_size, parse_duration, parse_share, parse_size};

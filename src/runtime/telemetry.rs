@@ -28,6 +28,7 @@ pub use batch_metrics::DispatchSample;
 pub use call_metrics::{CallCounters, UnmergedCounter, UnrecognisedCounter};
 pub use controller_metrics::ControllerMetrics;
 pub use durations::RouteDurations;
+pub use engine_metrics::EngineDeviceCounts;
 pub use live::LiveCounts;
 pub use observer::{CallObserver, CompletedCall};
 pub use registry::Metrics;

@@ -7,7 +7,8 @@
 //! ```
 //! - `routes` has pure functions: a body becomes the sequences to execute and a function that
 //!   renders their results ([`PreparedCall`]). A result does not depend on what it was executed with.
-//! - `worker` owns the executor and packs sequences into batches.
+//! - `executor_load` creates the executor on a GPU or on the CPU, and `worker` owns it and packs
+//!   sequences into batches.
 //! - [`EngineServer`] implements the two traits through which the proxy uses a model server:
 //!   [`Backend`](groupage_proxy::backend::Backend) for batches, in which each member keeps its own
 //!   body and parameters, and [`Forwarder`](groupage_proxy::backend::Forwarder) for all other calls.
@@ -23,6 +24,7 @@ mod model;
 mod inputs;
 mod prepared;
 mod routes;
+mod executor_load;
 mod worker;
 mod server;
 
@@ -30,6 +32,7 @@ mod server;
 mod tests;
 
 pub use error::{CallError, ErrorKind};
+pub use executor_load::{ExecutorLoadError, ExecutorSettings};
 pub use format::ErrorFormat;
 pub use model::ServedModel;
 pub use prepared::{InputSequence, PreparedCall};

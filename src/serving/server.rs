@@ -10,7 +10,7 @@ mod stages;
 use std::sync::Arc;
 use std::time::Duration;
 
-use groupage_engine::{CpuExecutor, CpuOptions, Executor, ExecutorReport, LoadError, SequenceResult};
+use groupage_engine::{Executor, ExecutorReport, SequenceResult};
 use groupage_protocol::TokenCounter;
 use groupage_proxy::backend::{Backend, Forwarder};
 use groupage_proxy::upstream::ServerIdentity;
@@ -23,6 +23,7 @@ use tokio::sync::{Semaphore, watch};
 use self::backend::EngineBackend;
 use self::counter::ModelTokenCounter;
 use self::forwarder::EngineForwarder;
+use crate::executor_load::{ExecutorSettings, load_executor};
 use crate::model::ServedModel;
 use crate::prepared::InputSequence;
 use crate::routes::views::CONCURRENT_CALLS_MAX;
@@ -30,8 +31,6 @@ use crate::worker::{ExecutionFailure, WorkerHandle, WorkerState};
 
 /// Value of the server's name in its identity.
 const SERVER: &str = concat!("groupage-engine/", env!("CARGO_PKG_VERSION"));
-/// Number of cores from which on one is left to the threads that serve connections.
-const SHARED_CORES_MAX: usize = 2;
 
 /// Components of the process that the server uses.
 #[derive(Debug, Clone)]
@@ -67,28 +66,24 @@ struct EngineInner {
 // === impl EngineServer ===
 
 impl EngineServer {
-    /// Starts the server with an executor on the CPU. Weights are packed in the background; calls
-    /// that arrive before wait.
+    /// Starts the server with an executor on the chosen device. Weights are packed, or copied to
+    /// the device, in the background; calls that arrive before wait.
     ///
     /// # Errors
     /// The system provides no thread.
-    pub fn start(model: Arc<ServedModel>, parts: EngineParts) -> std::io::Result<Self> {
+    pub fn start(model: Arc<ServedModel>, settings: ExecutorSettings, parts: EngineParts) -> std::io::Result<Self> {
         let loaded = model.clone();
-        let load = move || -> Result<Box<dyn Executor>, LoadError> {
-            let options = CpuOptions { threads: Some(executor_threads()), tokens_max: loaded.batch_tokens_max() };
-            Ok(Box::new(CpuExecutor::new(loaded.model(), options)?))
-        };
-        Self::start_with(model, parts, load)
+        Self::start_with(model, parts, move || load_executor(&loaded, settings))
     }
 
     /// Starts the server with any executor, which `load` creates.
     ///
     /// # Errors
     /// The system provides no thread.
-    pub fn start_with(
+    pub fn start_with<E: std::fmt::Display>(
         model: Arc<ServedModel>,
         parts: EngineParts,
-        load: impl FnOnce() -> Result<Box<dyn Executor>, LoadError> + Send + 'static,
+        load: impl FnOnce() -> Result<Box<dyn Executor>, E> + Send + 'static,
     ) -> std::io::Result<Self> {
         tracing::info!(
             model = model.name(),
@@ -198,6 +193,7 @@ impl EngineInner {
 fn report_json(report: &ExecutorReport) -> Value {
     json!({
         "kernels": report.kernels,
+        "batch_invariant": report.batch_invariant,
         "rejected": report.rejected,
         "threads": report.threads,
         "tokens_max": report.tokens_max,
@@ -205,12 +201,4 @@ fn report_json(report: &ExecutorReport) -> Value {
         "scratch_bytes": report.scratch_bytes,
         "mapped_bytes": report.mapped_bytes,
     })
-}
-
-/// Number of threads of the executor: one a core that this process may use, which includes the CPU
-/// quota of its control group. Of more than two cores, one is left to the threads that serve
-/// connections, parse and tokenise.
-fn executor_threads() -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if cores > SHARED_CORES_MAX { cores - 1 } else { cores }
 }

@@ -97,6 +97,7 @@ impl FakeExecutor {
     pub(crate) fn new(tokens_max: usize) -> Self {
         let report = ExecutorReport {
             kernels: "fake".to_owned(),
+            batch_invariant: true,
             rejected: Vec::new(),
             threads: 1,
             tokens_max,
@@ -112,6 +113,12 @@ impl FakeExecutor {
         let gate = Arc::new(ExecutionGate::default());
         self.gate = Some(gate.clone());
         (self, gate)
+    }
+
+    /// Returns the executor, which states that its results depend on the batch.
+    pub(crate) fn batch_dependent(mut self) -> Self {
+        self.report.batch_invariant = false;
+        self
     }
 
     /// Returns the executor, which panics when it executes a sequence with this token id.

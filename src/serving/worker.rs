@@ -1,9 +1,10 @@
 //! The thread that owns the executor.
 //!
 //! Jobs wait in a bounded channel and are executed one after the other, each in as many packed
-//! batches as its tokens need ([`JobExecution`]). A job is not executed after its caller has gone. If the
-//! executor panics, its state is unknown: the job fails, later ones are refused, and the state
-//! becomes [`WorkerState::Failed`], after which the process is expected to end.
+//! batches as its tokens need ([`JobExecution`]). A job is not executed after its caller has gone.
+//! If the executor panics, its state is unknown, and if its device is lost, every later batch
+//! fails: the job fails, later ones are refused, and the state becomes [`WorkerState::Failed`],
+//! after which the process is expected to end.
 
 mod job;
 
@@ -11,13 +12,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
-use groupage_engine::{ExecuteError, Executor, ExecutorReport, SequenceResult};
+use groupage_engine::{DeviceUsage, ExecuteError, Executor, ExecutorReport, SequenceResult};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::job::JobExecution;
 use crate::prepared::InputSequence;
 use groupage_runtime::clock::Clock;
-use groupage_runtime::telemetry::Metrics;
+use groupage_runtime::telemetry::{EngineDeviceCounts, Metrics};
 
 /// Number of jobs that wait in the channel; senders of further ones wait. The scheduler sends one
 /// job at a time, and calls that go alone are bounded by
@@ -34,7 +35,7 @@ pub(crate) enum WorkerState {
     Loading,
     /// Batches are executed.
     Ready(Arc<ExecutorReport>),
-    /// The executor could not be created, or has panicked.
+    /// The executor could not be created, has panicked, or has lost its device.
     Failed,
 }
 
@@ -55,6 +56,19 @@ pub enum ExecutionFailure {
         /// Number of sequences.
         sequences: usize,
     },
+}
+
+// === impl ExecutionFailure ===
+
+impl ExecutionFailure {
+    /// Returns `true` if the executor can execute no later job.
+    pub(crate) fn is_fatal(&self) -> bool {
+        match self {
+            Self::Stopped => true,
+            Self::Refused(error) => error.is_fatal(),
+            Self::WrongCount { .. } => false,
+        }
+    }
 }
 
 /// Results of the sequences of a job, in their order.
@@ -139,7 +153,10 @@ impl Worker {
             Ok(Err(error)) => return self.fail(&format!("the model cannot be loaded: {error}")),
             Err(_) => return self.fail("loading the model panicked"),
         };
-        log_ready(executor.report(), self.clock.now().since(began));
+        let report = executor.report();
+        log_ready(report, self.clock.now().since(began));
+        self.metrics.engine_memory(report.weight_bytes, report.scratch_bytes);
+        let mut token_ceiling = report.tokens_max;
         self.state.send_replace(WorkerState::Ready(Arc::new(executor.report().clone())));
         while let Some(job) = self.inbox.blocking_recv() {
             let ExecutionJob { sequences, reply } = job;
@@ -154,9 +171,27 @@ impl Worker {
                 reply.send(Err(ExecutionFailure::Stopped)).ok();
                 return self.fail("the executor panicked");
             };
+            if let Some(usage) = executor.device_usage() {
+                self.record_usage(usage, &mut token_ceiling);
+            }
+            let fatal = results.as_ref().err().filter(|failure| failure.is_fatal()).map(ToString::to_string);
             // Sending fails if the caller has gone and needs no results.
             reply.send(results).ok();
+            if let Some(reason) = fatal {
+                return self.fail(&reason);
+            }
         }
+    }
+
+    /// Records the work of a device. `token_ceiling` is the last known one.
+    fn record_usage(&self, usage: DeviceUsage, token_ceiling: &mut usize) {
+        let DeviceUsage { replayed, recorded, eager, padding_tokens, token_ceiling: found } = usage;
+        let counts = EngineDeviceCounts { replayed, recorded, eager, padding_tokens, token_ceiling: found };
+        self.metrics.engine_device(counts);
+        if found < *token_ceiling {
+            tracing::warn!(tokens = found, "larger batches are divided, for lack of device memory");
+        }
+        *token_ceiling = found;
     }
 
     /// Refuses all jobs from here on. Those in the channel are dropped, which fails them.
@@ -169,9 +204,11 @@ impl Worker {
 }
 
 fn log_ready(report: &ExecutorReport, took: std::time::Duration) {
-    let ExecutorReport { kernels, rejected, threads, tokens_max, weight_bytes, scratch_bytes, mapped_bytes } = report;
+    let ExecutorReport { kernels, batch_invariant, rejected, threads, tokens_max, .. } = report;
+    let ExecutorReport { weight_bytes, scratch_bytes, mapped_bytes, .. } = report;
     tracing::info!(
         kernels,
+        batch_invariant,
         threads,
         tokens_max,
         weight_bytes,

@@ -148,7 +148,7 @@ async fn the_state_of_the_engine_is_reported() {
         (&json!("bert"), &json!("ready"), &json!(16_384))
     );
     assert!(engine["executor"]["kernels"].as_str().unwrap().starts_with("CPU"), "{engine}");
-    for message in ["listening", "loading the model", "engine is ready"] {
+    for message in ["device of the engine", "listening", "loading the model", "engine is ready"] {
         assert!(process.has_logged(message), "{message}");
     }
 }
@@ -159,6 +159,20 @@ fn a_directory_that_is_no_model_ends_the_start_with_its_file() {
     let (code, log) = process::run_to_end(&["--engine", folder.path().to_str().unwrap()]);
     assert_eq!(code, Some(78));
     assert!(log.contains("config.json"), "{log}");
+}
+
+/// No kernel of a GPU supports the width of the tiny model, so that it fails with and without a GPU:
+/// before the start, or when the model is loaded.
+#[test]
+fn a_required_gpu_that_cannot_be_used_ends_the_process() {
+    let model = process::model_folder("bert");
+    let ports = ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--admin", "off"];
+    let arguments = [["--engine", model.to_str().unwrap(), "--engine-device", "Cuda"].as_slice(), &ports].concat();
+    let (code, log) = process::run_to_end(&arguments);
+    match code {
+        Some(78) => assert!(log.contains("engine.device is Cuda, and no GPU can be used: "), "{log}"),
+        _ => assert!(code == Some(70) && log.contains("the GPU is required and cannot be used: "), "{code:?}, {log}"),
+    }
 }
 
 #[test]

@@ -171,7 +171,7 @@ async fn send(to: SocketAddr, request: Request<Full<Bytes>>) -> Answer {
     .await
 }
 
-fn model_folder(name: &str) -> PathBuf {
+pub(super) fn model_folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/engine/tests/goldens").join(name)
 }
 

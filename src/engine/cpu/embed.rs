@@ -1,15 +1,15 @@
 //! Embeddings of tokens: words, positions and segment types, added and normalised.
 
 use crate::batch::PackedBatch;
-use crate::config::PositionScheme;
 use crate::cpu::layers::{EmbeddingTables, EncoderLayers};
 use crate::cpu::linear::{Device, ROW_BLOCK};
 use crate::cpu::tiles::{TileGrid, row_spans};
+use crate::positions::token_positions;
 
 /// Writes the embeddings of a batch into `states`: `hidden` elements a token.
 pub(super) fn embed(device: Device<'_>, layers: &EncoderLayers, batch: &PackedBatch, states: &mut [f32]) {
     let hidden = layers.config.hidden;
-    let positions = token_positions(&layers.config.positions, batch);
+    let positions = token_positions(&layers.config.positions, batch.ids(), batch.spans().map(|(_, tokens)| tokens));
     let spans = row_spans(batch.tokens(), ROW_BLOCK);
     let grid = TileGrid { matrix: states, stride: hidden, columns: hidden, column_block: hidden, spans: &spans };
     grid.run(device.workers, |mut tile, _| {
@@ -22,25 +22,6 @@ pub(super) fn embed(device: Device<'_>, layers: &EncoderLayers, batch: &PackedBa
         }
         layers.embeddings.norm.normalize(device.set, rows);
     });
-}
-
-/// Returns the position of each token of a batch in its table.
-fn token_positions(scheme: &PositionScheme, batch: &PackedBatch) -> Vec<usize> {
-    let spans = batch.spans();
-    match scheme {
-        PositionScheme::Absolute | PositionScheme::Rotary(_) => spans.flat_map(|(_, tokens)| 0..tokens).collect(),
-        PositionScheme::AfterPadding { padding } => {
-            let first = usize::try_from(*padding).unwrap_or(usize::MAX);
-            let of_sequence = |(start, tokens): (usize, usize)| {
-                let ids = batch.ids().iter().skip(start).take(tokens);
-                ids.scan(first, |last, id| {
-                    *last += usize::from(id != padding);
-                    Some(if id == padding { first } else { *last })
-                })
-            };
-            spans.flat_map(of_sequence).collect()
-        }
-    }
 }
 
 // === impl EmbeddingTables ===

@@ -1,10 +1,8 @@
 //! The weights of an encoder, packed once.
 
-mod names;
-mod reader;
+mod packer;
 
-use self::names::LayerNames;
-use self::reader::WeightReader;
+use self::packer::WeightPacker;
 use super::linear::{LinearLayer, NormLayer};
 use super::rotary::RotaryTables;
 use super::simd::InstructionSet;
@@ -13,7 +11,7 @@ use crate::config::{Architecture, EncoderConfig, HeadPooling, PositionScheme, Ro
 use crate::error::LoadError;
 use crate::model::Model;
 use crate::pooling::Pooling;
-use crate::weights::WeightTensor;
+use crate::weights::{EncoderTensors, WeightTensor};
 
 /// An encoder with packed weights.
 #[derive(Debug)]
@@ -68,36 +66,23 @@ impl EncoderLayers {
     /// Packs the weights of a model. `sequence_max` is the maximum number of tokens of a sequence.
     pub(super) fn pack(model: &Model, set: InstructionSet, sequence_max: usize) -> Result<Self, LoadError> {
         let (config, weights) = (model.config().clone(), model.weights());
-        let names = LayerNames::of(config.architecture);
-        let reader = WeightReader::new(weights, &config, names, set);
-        let positions = names.positions.map(|name| reader.table(name, positions_table(&config)));
-        let types = names.types.map(|name| reader.table(name, config.types));
+        let tensors = EncoderTensors::new(weights, &config);
+        let packer = WeightPacker { set, epsilon: config.norm_epsilon };
         let embeddings = EmbeddingTables {
-            words: reader.table(names.words, config.vocabulary)?,
-            positions: positions.transpose()?.map(WeightTensor::load_small),
-            types: types.transpose()?.map(WeightTensor::load_small),
-            norm: reader.norm(names.embedding_norm)?,
+            words: tensors.words()?,
+            positions: tensors.positions()?.map(WeightTensor::load_small),
+            types: tensors.types()?.map(WeightTensor::load_small),
+            norm: packer.norm(tensors.embedding_norm()?),
         };
-        let layers = (0..config.layers).map(|layer| reader.layer(layer)).collect::<Result<_, _>>()?;
-        let last_norm = names.last_norm.map(|name| reader.norm(name)).transpose()?;
-        let head = config.head.as_ref().map(|head| reader.head(head)).transpose()?;
+        let layers = (0..config.layers).map(|layer| packer.layer(tensors.layer(layer)?)).collect::<Result<_, _>>()?;
+        let last_norm = tensors.last_norm()?.map(|norm| packer.norm(norm));
+        let head = config.head.as_ref().map(|head| packer.head(head, tensors.head(head)?)).transpose()?;
         let rotary = match &config.positions {
             PositionScheme::Rotary(rotary) => Some(rotary_tables(model, rotary, sequence_max)?),
             PositionScheme::Absolute | PositionScheme::AfterPadding { .. } => None,
         };
         weights.check_reads()?;
         Ok(Self { pooling: model.pooling(), config, embeddings, layers, last_norm, head, rotary })
-    }
-
-    pub(super) fn has_head(&self) -> bool {
-        self.head.is_some()
-    }
-
-    /// Returns `true` if a token id and a segment type have embeddings.
-    pub(super) fn has_embedding(&self, id: u32, type_id: u32) -> bool {
-        let is_below = |value: u32, count: usize| usize::try_from(value).is_ok_and(|value| value < count);
-        let types = self.embeddings.types.as_ref().map_or(1, WeightTensor::rows);
-        is_below(id, self.embeddings.words.rows()) && is_below(type_id, types)
     }
 
     /// Returns `true` if layers normalise before their blocks and gate their feed-forward blocks.
@@ -132,14 +117,4 @@ fn rotary_tables(model: &Model, config: &RotaryConfig, positions: usize) -> Resu
         expected: "memory for a number for each position and element of a head".to_owned(),
         advice: "choose fewer tokens a batch, or a memory limit of the container with more memory",
     })
-}
-
-/// Number of rows of the table of positions, which has those that are skipped.
-fn positions_table(config: &EncoderConfig) -> usize {
-    match config.positions {
-        PositionScheme::AfterPadding { padding } => {
-            usize::try_from(padding).unwrap_or(usize::MAX).saturating_add(1).saturating_add(config.positions_max)
-        }
-        PositionScheme::Absolute | PositionScheme::Rotary(_) => config.positions_max,
-    }
 }

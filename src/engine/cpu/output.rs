@@ -25,7 +25,7 @@ pub(super) fn collect(
     let output = |((start, tokens), kind): ((usize, usize), &OutputKind)| {
         let rows = states.get(start * hidden..(start + tokens) * hidden).unwrap_or_default();
         let logits = if *kind == OutputKind::Logits { logits.next() } else { None };
-        if !is_finite(rows) {
+        if !rows.iter().all(|value| value.is_finite()) {
             return Err(NonFiniteOutput);
         }
         let output = match kind {
@@ -37,18 +37,9 @@ pub(super) fn collect(
             OutputKind::TokenStates => SequenceOutput::TokenStates { values: rows.to_vec(), hidden },
             OutputKind::Logits => SequenceOutput::Logits(logits.unwrap_or_default()),
         };
-        let values = match &output {
-            SequenceOutput::Embedding(values)
-            | SequenceOutput::Logits(values)
-            | SequenceOutput::TokenStates { values, .. } => values,
-        };
-        if is_finite(values) { Ok(output) } else { Err(NonFiniteOutput) }
+        output.check_finite()
     };
     sequences.map(output).collect()
-}
-
-fn is_finite(values: &[f32]) -> bool {
-    values.iter().all(|value| value.is_finite())
 }
 
 // === impl HeadLayers ===

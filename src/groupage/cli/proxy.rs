@@ -18,6 +18,9 @@ pub(super) struct Args {
     /// safetensors, as published on Hugging Face
     #[arg(long, value_name = "MODEL_DIR", conflicts_with_all = ["upstream", "capture"])]
     pub(super) engine: Option<String>,
+    /// Device that executes the model: Auto, Cpu or Cuda [default: Auto]
+    #[arg(long, value_name = "DEVICE", requires = "engine")]
+    pub(super) engine_device: Option<String>,
     /// Address to listen on, port 0 for any free port; may be repeated [default: :15080]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     pub(super) listen: Vec<String>,
@@ -75,6 +78,7 @@ impl Args {
             listen: listen.map(|value| Sourced::flag("--listen", value)),
             upstream: self.upstream.map(|value| Sourced::flag("--upstream", value)),
             engine: self.engine.map(|value| Sourced::flag("--engine", value)),
+            engine_device: self.engine_device.map(|value| Sourced::flag("--engine-device", value)),
             metrics: self.metrics.map(|value| Sourced::flag("--metrics", value)),
             admin: self.admin.map(|value| Sourced::flag("--admin", value)),
             log_format: self.log_format.map(|value| Sourced::flag("--log-format", format!("{value:?}"))),

@@ -16,6 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod cluster;
+mod engine;
 mod lengths;
 mod proxy;
 mod route;
@@ -28,6 +29,7 @@ pub use cluster::{
     LabelSelectorRequirement, LocalObjectReference, NumberBounds, PortRef, RolloutSpec, ShiftBounds, TargetRef,
     TuningBounds, TuningSpec,
 };
+pub use engine::EngineDevice;
 pub use enums::{
     ArmAssignment, CallOrder, CaptureMode, ConnectionReuse, CostShare, Http2Mode, Idempotent, ItemClass, ItemForm,
     LateHandling, LogFormat, MergeRule, Mode, NativeSidecar, OnFailure, OnMismatch, OpenEnum, Preset, Protocol,

@@ -54,6 +54,8 @@ pub struct Overrides {
     pub upstream: Option<Sourced<String>>,
     /// Directory of the model that the process executes itself.
     pub engine: Option<Sourced<String>>,
+    /// `engine.device`.
+    pub engine_device: Option<Sourced<String>>,
     /// `proxy.admin.metrics`.
     pub metrics: Option<Sourced<String>>,
     /// `proxy.admin.local`.
@@ -146,6 +148,7 @@ impl Overrides {
             upstream: one("GROUPAGE_UPSTREAM"),
             // A process executes a model only where its command line requests it.
             engine: None,
+            engine_device: None,
             metrics: one("GROUPAGE_METRICS"),
             admin: one("GROUPAGE_ADMIN"),
             log_format: one("GROUPAGE_LOG_FORMAT"),
@@ -166,6 +169,7 @@ impl Overrides {
             listen: self.listen.or(other.listen),
             upstream: self.upstream.or(other.upstream),
             engine: self.engine.or(other.engine),
+            engine_device: self.engine_device.or(other.engine_device),
             metrics: self.metrics.or(other.metrics),
             admin: self.admin.or(other.admin),
             log_format: self.log_format.or(other.log_format),

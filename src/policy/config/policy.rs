@@ -9,6 +9,7 @@ use http::{HeaderName, Method};
 
 use super::capture::{Capture, RoutePort};
 use super::effective::Setting;
+use super::engine::EngineConfig;
 use super::units::Share;
 use super::upstream::{UpstreamAddress, UpstreamConnection, UpstreamTls};
 use crate::api::v1alpha1::{CallOrder, Idempotent, LateHandling, LogFormat, MergeRule, Mode, Preset, SchedulingPolicy};
@@ -51,14 +52,6 @@ pub struct Policy {
     /// Settings of the process.
     pub proxy: ProcessConfig,
     pub(super) settings: Vec<Setting>,
-}
-
-/// A model that the process executes itself. It takes the place of the upstream, and is fixed at the
-/// start.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EngineConfig {
-    /// Directory of the model.
-    pub model: PathBuf,
 }
 
 /// A route of a policy.

@@ -58,7 +58,7 @@ pub(super) fn build(
         policy(&spec, settings).map_err(|MissingDefault(key)| broken(key, format!("`{key}` has no default")))?;
     policy.proxy.captures = captures;
     if let Some(engine) = &overrides.engine {
-        apply_engine(&mut policy, engine)?;
+        apply_engine(&mut policy, engine, overrides.engine_device.as_ref())?;
     }
     check_upstream_tls(&policy)?;
     Ok(policy)

@@ -50,6 +50,7 @@ pub(super) fn check_media_type(headers: &HeaderMap) -> Result<(), CallError> {
 pub(super) fn execution_error(failure: &ExecutionFailure) -> CallError {
     let kind = match failure {
         ExecutionFailure::Stopped => ErrorKind::Unhealthy,
+        ExecutionFailure::Refused(error) if error.is_fatal() => ErrorKind::Unhealthy,
         ExecutionFailure::Refused(_) => ErrorKind::Backend,
         ExecutionFailure::WrongCount { .. } => ErrorKind::Internal,
     };

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::lone_calls::{parts, request, send, serve};
 use super::{FakeExecutor, TestModel};
-use crate::EngineServer;
+use crate::{EngineServer, ExecutorSettings};
 
 /// Records the answers to the members of a batch.
 #[derive(Debug, Default)]
@@ -204,7 +204,7 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let model = TestModel::embedding();
-            let server = EngineServer::start(model.served.clone(), parts()).unwrap();
+            let server = EngineServer::start(model.served.clone(), ExecutorSettings::default(), parts()).unwrap();
             let mut outputs = RecordedOutputs::default();
             execute(&server, &calls, &mut outputs, None).await;
             for (member, (path, body)) in calls.iter().enumerate() {

@@ -78,6 +78,59 @@ async fn a_panic_fails_the_job_and_all_later_ones() {
     assert_eq!(worker.execute(vec![sequence(&model, &[5])]).await.unwrap_err(), ExecutionFailure::Stopped);
 }
 
+/// An executor that loses its device with a token, and has counts of one.
+#[derive(Debug)]
+struct LosingExecutor {
+    inner: FakeExecutor,
+    usage: DeviceUsage,
+    lost_with: u32,
+}
+
+impl Executor for LosingExecutor {
+    fn execute(&mut self, batch: &PackedBatch) -> Result<Vec<SequenceResult>, ExecuteError> {
+        if batch.ids().contains(&self.lost_with) {
+            let (operation, name) = ("the copy from the device", "CUDA_ERROR_ILLEGAL_ADDRESS");
+            return Err(ExecuteError::DeviceLoss { operation, name, code: 700 });
+        }
+        self.usage.eager += 1;
+        self.usage.token_ceiling /= 2;
+        self.inner.execute(batch)
+    }
+
+    fn report(&self) -> &ExecutorReport {
+        self.inner.report()
+    }
+
+    fn device_usage(&self) -> Option<DeviceUsage> {
+        Some(self.usage)
+    }
+}
+
+#[tokio::test]
+async fn the_loss_of_the_device_fails_the_worker() {
+    let model = TestModel::embedding();
+    let usage = DeviceUsage { token_ceiling: 100, padding_tokens: 63, ..DeviceUsage::default() };
+    let executor = LosingExecutor { inner: FakeExecutor::new(100), usage, lost_with: 9 };
+    let metrics = Arc::new(Metrics::new("local"));
+    let load = || Ok::<Box<dyn Executor>, String>(Box::new(executor));
+    let worker = WorkerHandle::start(load, metrics.clone(), Clock::start()).unwrap();
+    worker.execute(vec![sequence(&model, &[5])]).await.unwrap();
+    let failed = worker.execute(vec![sequence(&model, &[9])]).await.unwrap_err();
+    assert!(failed.is_fatal() && failed.to_string().contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)"), "{failed}");
+    worker.failed().await;
+    assert!(matches!(worker.state(), WorkerState::Failed));
+    assert_eq!(worker.execute(vec![sequence(&model, &[5])]).await.unwrap_err(), ExecutionFailure::Stopped);
+    let text = metrics.render();
+    for line in [
+        "groupage_engine_launches_total{mode=\"eager\"} 1",
+        "groupage_engine_padding_tokens_total 63",
+        "groupage_engine_token_ceiling 50",
+        "groupage_engine_memory_bytes{use=\"weights\"} 1",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+}
+
 #[tokio::test]
 async fn an_executor_that_cannot_be_created_fails_the_worker() {
     let load = || Err::<Box<dyn Executor>, _>("no memory");

@@ -13,27 +13,32 @@ mod served {
     use std::sync::Arc;
 
     use groupage_engine::Model;
-    use groupage_serving::ServedModel;
+    use groupage_serving::{ExecutorSettings, ServedModel};
 
+    use super::super::executor_choice::choose_executor;
     use crate::clock::Clock;
     use crate::config::EngineConfig;
     use crate::error::BoxError;
 
-    /// An opened model. Its weights are mapped, and not packed yet.
+    /// An opened model, and the settings of its executor, which does not exist yet.
     #[derive(Debug, Clone)]
-    pub(in crate::app::compose) struct EngineModel(pub(in crate::app::compose) Arc<ServedModel>);
+    pub(in crate::app::compose) struct EngineModel {
+        pub(in crate::app::compose) served: Arc<ServedModel>,
+        pub(in crate::app::compose) executor: ExecutorSettings,
+    }
 
     impl EngineModel {
-        /// Opens the model of a policy.
+        /// Opens the model of a policy, and chooses the device that executes it.
         pub(in crate::app::compose) fn open(config: &EngineConfig) -> Result<Self, BoxError> {
             let model = Model::open(&config.model).map_err(|error| format!("--engine: {error}"))?;
-            Ok(Self(Arc::new(ServedModel::new(model, Clock::wall_micros() / 1_000_000))))
+            let served = Arc::new(ServedModel::new(model, Clock::wall_micros() / 1_000_000));
+            Ok(Self { served, executor: choose_executor(config)? })
         }
     }
 
     impl fmt::Display for EngineModel {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "engine:{}", self.0.name())
+            write!(f, "engine:{}", self.served.name())
         }
     }
 }
@@ -74,7 +79,7 @@ mod unavailable {
 
         #[test]
         fn without_the_feature_the_message_names_it() {
-            let error = EngineModel::open(&EngineConfig { model: "/models/m".into() }).unwrap_err().to_string();
+            let error = EngineModel::open(&EngineConfig::new("/models/m")).unwrap_err().to_string();
             assert!(error.contains("/models/m") && error.contains("--features engine"), "{error}");
         }
     }

@@ -198,7 +198,7 @@ fn build_server(
                 metrics: metrics.clone(),
                 body_idle_timeout: policy.proxy.client.body_idle_timeout,
             };
-            Ok(ModelServer::Engine(groupage_serving::EngineServer::start(model.0, parts)?))
+            Ok(ModelServer::Engine(groupage_serving::EngineServer::start(model.served, model.executor, parts)?))
         }
         #[cfg(not(feature = "engine"))]
         ServerTarget::Engine(model) => match model.0 {},

@@ -192,6 +192,14 @@ metric_table! {
             "Engine: time to parse and tokenise up to 16 calls on one thread.", optional = true;
         EngineRender: Seconds, "groupage_engine_render_seconds", "",
             "Engine: time to render the responses of one execution of the scheduler, or of one call that goes alone.", optional = true;
+        EngineLaunches: Counter, "groupage_engine_launches_total", "mode",
+            "Engine on a GPU: executions by how their kernels were launched: a replayed graph, one that was recorded, or one by one (eager).", optional = true;
+        EnginePadding: Counter, "groupage_engine_padding_tokens_total", "",
+            "Engine on a GPU: tokens of padding that were executed, up to the next multiple of 64.", optional = true;
+        EngineTokenCeiling: Gauge, "groupage_engine_token_ceiling", "",
+            "Engine on a GPU: tokens up to which a batch is executed whole; it falls after a shortage of memory.", optional = true;
+        EngineMemory: Gauge, "groupage_engine_memory_bytes", "use",
+            "Engine: memory that it has reserved on its device, for weights and for scratch.", optional = true;
         // The binary.
         BuildInfo: Gauge, "groupage_build_info", "version", "Always 1.";
     }

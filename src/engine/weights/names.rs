@@ -4,29 +4,29 @@ use crate::config::Architecture;
 
 /// Names of tensors without the prefix of the encoder.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct LayerNames {
-    pub(super) words: &'static str,
-    pub(super) positions: Option<&'static str>,
-    pub(super) types: Option<&'static str>,
-    pub(super) embedding_norm: &'static str,
+pub(crate) struct LayerNames {
+    pub(crate) words: &'static str,
+    pub(crate) positions: Option<&'static str>,
+    pub(crate) types: Option<&'static str>,
+    pub(crate) embedding_norm: &'static str,
     /// Prefix of a layer, before its number.
-    pub(super) layer: &'static str,
+    pub(crate) layer: &'static str,
     /// Projections of queries, keys and values: one matrix, or three.
-    pub(super) qkv: &'static [&'static str],
-    pub(super) output: &'static str,
-    pub(super) attention_norm: &'static str,
-    pub(super) up: &'static str,
-    pub(super) down: &'static str,
-    pub(super) block_norm: &'static str,
-    pub(super) last_norm: Option<&'static str>,
+    pub(crate) qkv: &'static [&'static str],
+    pub(crate) output: &'static str,
+    pub(crate) attention_norm: &'static str,
+    pub(crate) up: &'static str,
+    pub(crate) down: &'static str,
+    pub(crate) block_norm: &'static str,
+    pub(crate) last_norm: Option<&'static str>,
     /// Whether linear layers and normalisations may lack a bias.
-    pub(super) has_optional_bias: bool,
+    pub(crate) has_optional_bias: bool,
     /// Names of the head: a dense layer, its normalisation, and the classifier. The pooler of BERT
     /// belongs to the encoder.
-    pub(super) dense: &'static str,
-    pub(super) dense_is_in_encoder: bool,
-    pub(super) dense_norm: Option<&'static str>,
-    pub(super) classifier: &'static str,
+    pub(crate) dense: &'static str,
+    pub(crate) dense_is_in_encoder: bool,
+    pub(crate) dense_norm: Option<&'static str>,
+    pub(crate) classifier: &'static str,
 }
 
 const BERT: LayerNames = LayerNames {
@@ -89,7 +89,7 @@ const MODERN_BERT: LayerNames = LayerNames {
 // === impl LayerNames ===
 
 impl LayerNames {
-    pub(super) fn of(architecture: Architecture) -> &'static Self {
+    pub(crate) fn of(architecture: Architecture) -> &'static Self {
         match architecture {
             Architecture::Bert => &BERT,
             Architecture::Roberta | Architecture::XlmRoberta => &ROBERTA,

@@ -1,0 +1,281 @@
+//! The executor on NVIDIA GPUs, in bfloat16 with sums in 32-bit floating point.
+//!
+//! The forward pass is written once over `GpuDevice`, the interface of the CUDA driver reduced to
+//! what it needs. `CudaDevice` is the driver, loaded at run time, and `SimulatedDevice` runs the
+//! same PTX on an interpreter, so that everything but the driver is tested without a GPU.
+//!
+//! - `device` has the interface, `fault` its errors, `kernel_image` the PTX in the binary, and
+//!   `loaded_kernel` checks launches.
+//! - `model_support` chooses the kernels of a model, `memory_plan` adds up the memory,
+//!   `device_memory` reserves it, and `device_weights` copies the weights.
+//! - `batch_split` divides a batch, `batch_inputs` lays it out, `encoder_kernels` and
+//!   `encoder_pass` have the launches, `graph_cache` decides which of them are replayed as a graph,
+//!   and `batch_outputs` copies the results.
+//! - `device_choice` decides between GPU and CPU, `open_executor` opens the chosen GPU, `driver`
+//!   calls the driver, `cubin_cache` keeps compiled kernels, and `kernel_parity` compares two
+//!   devices.
+//!
+//! Not part of it: results are not scaled to unit length, copies are not overlapped with execution,
+//! and there is one device an executor.
+
+mod batch_inputs;
+mod batch_outputs;
+mod batch_split;
+mod cubin_cache;
+mod device;
+mod device_choice;
+mod device_memory;
+mod device_weights;
+#[cfg(feature = "cuda")]
+mod driver;
+mod driver_state;
+mod encoder_kernels;
+mod encoder_pass;
+mod fault;
+mod graph_cache;
+mod kernel_image;
+#[cfg(any(test, feature = "simulator"))]
+mod kernel_parity;
+mod load_error;
+mod loaded_kernel;
+mod memory_plan;
+mod model_support;
+mod open_executor;
+#[cfg(any(test, feature = "simulator"))]
+mod simulated;
+
+use std::fmt;
+
+use self::batch_inputs::{BatchInputs, BatchPart};
+use self::batch_outputs::collect_results;
+use self::batch_split::TokenCeiling;
+pub use self::cubin_cache::{CubinCache, CubinKey};
+pub use self::device::{
+    DeviceAddress, DeviceProperties, GpuDevice, GraphId, KernelId, KernelLaunch, LaunchArgument, REGION_ALIGNMENT,
+};
+pub use self::device_choice::{DeviceChoice, DevicePreference, DeviceReport, NoDeviceError, choose_device};
+use self::device_memory::DeviceMemory;
+#[cfg(feature = "cuda")]
+pub use self::driver::CudaDevice;
+pub use self::driver_state::DriverState;
+use self::encoder_kernels::EncoderKernels;
+use self::encoder_pass::EncoderPass;
+pub use self::fault::{DeviceError, FaultSeverity};
+use self::graph_cache::{GRAPHS_MAX, GraphCache, GraphDecision};
+pub use self::kernel_image::{KernelImage, ParameterType};
+#[cfg(any(test, feature = "simulator"))]
+pub use self::kernel_parity::{KernelParity, PARITY_ERROR_MAX, compare_kernels};
+pub use self::load_error::CudaLoadError;
+use self::memory_plan::MemoryPlan;
+pub use self::memory_plan::MemoryShortage;
+use self::model_support::KernelChoice;
+pub use self::open_executor::open_gpu_executor;
+#[cfg(any(test, feature = "simulator"))]
+pub use self::simulated::SimulatedDevice;
+use crate::batch::PackedBatch;
+use crate::cpu::TOKENS_MAX;
+use crate::error::LoadError;
+use crate::executor::{DeviceUsage, ExecuteError, Executor, ExecutorReport, SequenceResult};
+use crate::limits::BatchLimits;
+use crate::memory_limit::MemoryLimit;
+use crate::model::Model;
+
+/// Options of the executor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CudaOptions {
+    /// Maximum number of tokens of a batch.
+    pub tokens_max: usize,
+    /// Maximum device memory.
+    pub memory: MemoryLimit,
+}
+
+/// Executes an encoder on a device that runs kernels.
+pub struct CudaExecutor<D> {
+    device: D,
+    pass: EncoderPass,
+    graphs: GraphCache,
+    ceiling: TokenCeiling,
+    usage: DeviceUsage,
+    limits: BatchLimits,
+    report: ExecutorReport,
+    /// The error that damaged the context.
+    fault: Option<DeviceError>,
+}
+
+// === impl CudaExecutor ===
+
+impl<D: GpuDevice> CudaExecutor<D> {
+    /// Loads the kernels of a model, copies its weights, and reserves all memory.
+    ///
+    /// # Errors
+    /// The model has an option without a kernel, the device is too old, or there is not enough
+    /// memory. The model can be executed on the CPU then.
+    pub fn new(model: &Model, mut device: D, options: CudaOptions) -> Result<Self, CudaLoadError> {
+        let CudaOptions { tokens_max, memory } = options;
+        check_tokens(model, tokens_max)?;
+        let choice = KernelChoice::of_model(model)?;
+        if let Some(obstacle) = device.properties().obstacle() {
+            return Err(DeviceError::new("the choice of a device", fault::NOT_SUPPORTED, obstacle).into());
+        }
+        device.bind_thread()?;
+        let config = model.config().clone();
+        let kernels = EncoderKernels::load(&mut device, choice, config.head.is_some())?;
+        let sequence_max = model.tokens_max().min(tokens_max);
+        let plan = MemoryPlan::new(&config, tokens_max);
+        let DeviceMemory { weights, weight_bytes, arena } =
+            DeviceMemory::reserve(model, &mut device, plan, memory, sequence_max)?;
+
+        let DeviceProperties { name, capability: (major, minor), .. } = device.properties();
+        let report = ExecutorReport {
+            kernels: format!("CUDA, {name}, compute capability {major}.{minor}, bfloat16"),
+            batch_invariant: true,
+            rejected: Vec::new(),
+            threads: 1,
+            tokens_max,
+            weight_bytes,
+            scratch_bytes: plan.total(),
+            mapped_bytes: model.weights().bytes(),
+        };
+        Ok(Self {
+            limits: BatchLimits::new(&config, tokens_max, sequence_max),
+            pass: EncoderPass { config, kernels, weights, arena },
+            graphs: GraphCache::new(GRAPHS_MAX),
+            ceiling: TokenCeiling::new(tokens_max, plan.sequences_max),
+            usage: DeviceUsage::default(),
+            report,
+            fault: None,
+            device,
+        })
+    }
+
+    /// Returns the error that damaged the context of the device, if there was one. It has details
+    /// that [`ExecuteError`] has not.
+    #[must_use]
+    pub fn fault(&self) -> Option<&DeviceError> {
+        self.fault.as_ref()
+    }
+
+    /// Returns the device.
+    #[must_use]
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// Executes a batch in as few parts as the memory allows.
+    fn run(&mut self, batch: &PackedBatch) -> Result<Vec<SequenceResult>, DeviceError> {
+        self.device.bind_thread()?;
+        let spans: Vec<(usize, usize)> = batch.spans().collect();
+        let lengths: Vec<usize> = spans.iter().map(|(_, tokens)| *tokens).collect();
+        let mut results = Vec::with_capacity(lengths.len());
+        // The next part is the last one.
+        let mut pending = self.ceiling.divide(&lengths, 0..lengths.len());
+        pending.reverse();
+        while let Some(range) = pending.pop() {
+            let start = spans.get(range.start).map_or(0, |(start, _)| *start);
+            let part_lengths = lengths.get(range.clone()).unwrap_or_default();
+            let tokens: usize = part_lengths.iter().sum();
+            let part = BatchPart {
+                ids: batch.ids().get(start..start + tokens).unwrap_or_default(),
+                type_ids: batch.type_ids().get(start..start + tokens).unwrap_or_default(),
+                lengths: part_lengths,
+                kinds: batch.kinds().get(range.clone()).unwrap_or_default(),
+            };
+            match self.run_part(part) {
+                Ok(part) => results.extend(part),
+                Err(error) if error.severity == FaultSeverity::Memory => {
+                    self.release_graphs();
+                    if !self.ceiling.on_shortage(tokens, range.len()) {
+                        return Err(error);
+                    }
+                    pending.extend(self.ceiling.divide(&lengths, range).into_iter().rev());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(results)
+    }
+
+    fn run_part(&mut self, part: BatchPart<'_>) -> Result<Vec<SequenceResult>, DeviceError> {
+        let inputs = BatchInputs::new(part, &self.pass.config.positions);
+        self.device.upload(self.pass.arena.inputs, &inputs.bytes)?;
+        self.run_encoder(&inputs)?;
+        self.usage.padding_tokens += (inputs.key.tokens - part.ids.len()) as u64;
+        collect_results(&mut self.device, &self.pass, part, &inputs)
+    }
+
+    /// Computes the hidden states of a batch.
+    fn run_encoder(&mut self, inputs: &BatchInputs) -> Result<(), DeviceError> {
+        let step = self.graphs.decide(inputs.key);
+        if let Some(graph) = step.evicted {
+            self.device.release_graph(graph);
+        }
+        if let GraphDecision::Replay(graph) = step.decision {
+            self.usage.replayed += 1;
+            return self.device.replay_graph(graph);
+        }
+        let launches = self.pass.encoder_launches(inputs)?;
+        if step.decision == GraphDecision::Capture {
+            match self.device.capture_graph(&launches) {
+                Ok(graph) => {
+                    self.graphs.insert(inputs.key, graph);
+                    self.usage.recorded += 1;
+                    return self.device.replay_graph(graph);
+                }
+                Err(error) if error.is_fatal() => return Err(error),
+                // Graphs save time only, so a device without them executes the batch all the same.
+                Err(_) => self.release_graphs(),
+            }
+        }
+        self.usage.eager += 1;
+        launches.iter().try_for_each(|launch| self.device.launch(launch))
+    }
+
+    /// Frees all graphs, and executes later batches without.
+    fn release_graphs(&mut self) {
+        for graph in self.graphs.disable() {
+            self.device.release_graph(graph);
+        }
+    }
+}
+
+impl<D> fmt::Debug for CudaExecutor<D> {
+    /// Prints the report only.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaExecutor").field("report", &self.report).finish_non_exhaustive()
+    }
+}
+
+impl<D: GpuDevice> Executor for CudaExecutor<D> {
+    fn execute(&mut self, batch: &PackedBatch) -> Result<Vec<SequenceResult>, ExecuteError> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.into());
+        }
+        self.limits.check(batch)?;
+        self.run(batch).map_err(|error| {
+            let reported = ExecuteError::from(&error);
+            self.fault = Some(error).filter(DeviceError::is_fatal);
+            reported
+        })
+    }
+
+    fn report(&self) -> &ExecutorReport {
+        &self.report
+    }
+
+    fn device_usage(&self) -> Option<DeviceUsage> {
+        Some(DeviceUsage { token_ceiling: self.ceiling.tokens(), ..self.usage })
+    }
+}
+
+fn check_tokens(model: &Model, tokens_max: usize) -> Result<(), LoadError> {
+    if (1..=TOKENS_MAX).contains(&tokens_max) {
+        return Ok(());
+    }
+    Err(LoadError {
+        file: model.name().to_owned(),
+        place: "tokens of a batch".to_owned(),
+        found: tokens_max.to_string(),
+        expected: format!("1 to {TOKENS_MAX}"),
+        advice: "choose another limit",
+    })
+}

@@ -1,0 +1,269 @@
+//! The NVIDIA driver, loaded at run time through `cudarc`.
+//!
+//! `cudarc` panics where the library is absent, so [`probe_driver`] and [`CudaDevice::open`] look
+//! for it first. Functions of the driver are called directly, without the types of `cudarc` that
+//! track events: there is one stream, and its operations are executed in their order.
+
+#![expect(unsafe_code, reason = "functions of the driver are foreign, and take addresses and handles")]
+
+mod compile;
+mod handle;
+mod staging;
+mod status;
+
+use std::ffi::c_int;
+
+use cudarc::driver::sys::CUdevice_attribute as DeviceAttribute;
+use cudarc::driver::{result, sys};
+
+use self::compile::load_module;
+use self::handle::{DriverContext, DriverGraph};
+use self::status::check;
+use super::cubin_cache::CubinCache;
+use super::device::{
+    DeviceAddress, DeviceProperties, GpuDevice, GraphId, KernelId, KernelLaunch, LaunchArgument, REGION_ALIGNMENT,
+};
+use super::driver_state::DriverState;
+use super::fault::{DeviceError, INVALID_VALUE, NO_DEVICE};
+use super::kernel_image::KernelImage;
+
+/// Maximum number of GPUs that are listed: twice those of the largest servers.
+const DEVICES_MAX: usize = 32;
+/// Dynamic shared memory that a kernel may use without a request (CUDA C++ Programming Guide,
+/// "Shared Memory" of compute capability 8.x).
+const SHARED_BYTES_DEFAULT: u32 = 48 << 10;
+
+/// A GPU.
+///
+/// It keeps what it has loaded and allocated until it is dropped.
+pub struct CudaDevice {
+    // Fields are dropped in their order, so graphs are freed before the context that they are part
+    // of.
+    graphs: Vec<(GraphId, DriverGraph)>,
+    functions: Vec<sys::CUfunction>,
+    context: DriverContext,
+    captured: u64,
+    properties: DeviceProperties,
+    cache: Option<CubinCache>,
+    /// Kernels that were not read from the cache.
+    compiled: usize,
+}
+
+// SAFETY: handles of the driver may be used by any thread that has bound the context, which
+// `bind_thread` does before each use, and `&mut self` leaves them to one thread at a time.
+unsafe impl Send for CudaDevice {}
+
+/// Returns the state of the driver and the properties of all GPUs.
+pub(crate) fn probe_driver() -> DriverState {
+    if !is_library_present() {
+        return DriverState::Absent;
+    }
+    match list_devices() {
+        Ok(devices) => DriverState::Ready(devices),
+        Err(error) => DriverState::Broken(error),
+    }
+}
+
+fn is_library_present() -> bool {
+    // SAFETY: the library of the driver has no constructors with requirements.
+    unsafe { sys::is_culib_present() }
+}
+
+fn list_devices() -> Result<Vec<DeviceProperties>, DeviceError> {
+    check("the start of the driver", result::init())?;
+    let count = check("the list of devices", result::device::get_count())?;
+    let count = usize::try_from(count).unwrap_or(0).min(DEVICES_MAX);
+    (0..count).map(|ordinal| device_properties(get_device(ordinal)?)).collect()
+}
+
+fn get_device(ordinal: usize) -> Result<sys::CUdevice, DeviceError> {
+    check("the choice of a device", result::device::get(c_int::try_from(ordinal).unwrap_or(c_int::MAX)))
+}
+
+fn device_properties(device: sys::CUdevice) -> Result<DeviceProperties, DeviceError> {
+    const OPERATION: &str = "the query of a device";
+    let attribute = |of: DeviceAttribute| {
+        // SAFETY: the device is one that the driver has returned.
+        let value = check(OPERATION, unsafe { result::device::get_attribute(device, of) })?;
+        Ok::<_, DeviceError>(u32::try_from(value).unwrap_or(0))
+    };
+    // SAFETY: as above.
+    let memory_bytes = check(OPERATION, unsafe { result::device::total_mem(device) })?;
+    let mut version: c_int = 0;
+    // SAFETY: the pointer is valid for a write.
+    check(OPERATION, unsafe { sys::cuDriverGetVersion(&raw mut version) }.result())?;
+    Ok(DeviceProperties {
+        name: check(OPERATION, result::device::get_name(device))?,
+        capability: (
+            attribute(DeviceAttribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(DeviceAttribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ),
+        multiprocessors: attribute(DeviceAttribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        memory_bytes,
+        driver_version: u32::try_from(version).unwrap_or(0),
+    })
+}
+
+// === impl CudaDevice ===
+
+impl CudaDevice {
+    /// Opens the GPU of this number, and creates its context and a stream. Compiled kernels are
+    /// kept in the cache if there is one.
+    ///
+    /// # Errors
+    /// The driver library is absent, or there is no such device.
+    pub fn open(ordinal: usize, cache: Option<CubinCache>) -> Result<Self, DeviceError> {
+        if !is_library_present() {
+            let detail = "the library libcuda.so.1 is not installed".to_owned();
+            return Err(DeviceError::new("the start of the driver", NO_DEVICE, detail));
+        }
+        check("the start of the driver", result::init())?;
+        let device = get_device(ordinal)?;
+        let properties = device_properties(device)?;
+        let context = DriverContext::new(device)?;
+        Ok(Self { graphs: Vec::new(), functions: Vec::new(), context, captured: 0, properties, cache, compiled: 0 })
+    }
+
+    /// Number of kernels that the driver has compiled, and that were not in the cache.
+    #[must_use]
+    pub fn compiled_kernels(&self) -> usize {
+        self.compiled
+    }
+}
+
+impl std::fmt::Debug for CudaDevice {
+    /// Prints the properties only.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CudaDevice").field("properties", &self.properties).finish_non_exhaustive()
+    }
+}
+
+impl GpuDevice for CudaDevice {
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
+    }
+
+    fn bind_thread(&mut self) -> Result<(), DeviceError> {
+        self.context.bind()
+    }
+
+    fn free_bytes(&mut self) -> Result<usize, DeviceError> {
+        let (free, _) = check("the query of free memory", result::mem_get_info())?;
+        Ok(free)
+    }
+
+    fn allocate(&mut self, sizes: &[usize]) -> Result<Vec<DeviceAddress>, DeviceError> {
+        let aligned = |size: &usize| size.next_multiple_of(REGION_ALIGNMENT);
+        let mut next = self.context.allocate(sizes.iter().map(aligned).sum())?;
+        let place = |size: &usize| {
+            let address = next;
+            next = next.offset(aligned(size));
+            address
+        };
+        Ok(sizes.iter().map(place).collect())
+    }
+
+    fn upload(&mut self, to: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError> {
+        let (staging, stream) = self.context.staging()?;
+        staging.upload(stream, to, bytes)
+    }
+
+    fn download(&mut self, from: DeviceAddress, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let (staging, stream) = self.context.staging()?;
+        staging.download(stream, from, bytes)
+    }
+
+    fn load_kernel(&mut self, image: &KernelImage) -> Result<KernelId, DeviceError> {
+        let (module, is_compiled) = load_module(&self.context, image, &self.properties, self.cache.as_ref())?;
+        self.compiled += usize::from(is_compiled);
+        let function = self.context.add_module(module, image.name)?;
+        if image.shared_bytes > SHARED_BYTES_DEFAULT {
+            let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let bytes = c_int::try_from(image.shared_bytes).unwrap_or(c_int::MAX);
+            // SAFETY: the function is part of a module that stays loaded.
+            let set = unsafe { result::function::set_function_attribute(function, attribute, bytes) };
+            check("the request of shared memory", set)?;
+        }
+        self.functions.push(function);
+        Ok(KernelId(self.functions.len() - 1))
+    }
+
+    fn launch(&mut self, launch: &KernelLaunch) -> Result<(), DeviceError> {
+        const OPERATION: &str = "the launch of a kernel";
+        let Some(function) = self.functions.get(launch.kernel.0) else {
+            return Err(DeviceError::new(OPERATION, INVALID_VALUE, "no such kernel".to_owned()));
+        };
+        let mut arguments = launch.arguments.clone();
+        let mut pointers: Vec<_> = arguments.iter_mut().map(LaunchArgument::as_mut_ptr).collect();
+        let KernelLaunch { blocks: [x, y, z], threads, shared_bytes, .. } = *launch;
+        // SAFETY: `LoadedKernel::launch` has checked the number and the types of the arguments. The
+        // driver copies their values before it returns. Addresses are of regions that live as
+        // long as the device, and that are at least as large as the kernels access, which is tested
+        // on the interpreter.
+        let launched = unsafe {
+            result::launch_kernel(
+                *function,
+                (x, y, z),
+                (threads, 1, 1),
+                shared_bytes,
+                self.context.stream(),
+                &mut pointers,
+            )
+        };
+        check(OPERATION, launched)
+    }
+
+    fn capture_graph(&mut self, launches: &[KernelLaunch]) -> Result<GraphId, DeviceError> {
+        self.context.begin_capture()?;
+        let launched = launches.iter().try_for_each(|launch| self.launch(launch));
+        // The capture is ended in any case: a stream that captures refuses every other operation.
+        let graph = self.context.end_capture();
+        launched?;
+        self.captured += 1;
+        self.graphs.push((GraphId(self.captured), graph?));
+        Ok(GraphId(self.captured))
+    }
+
+    fn replay_graph(&mut self, graph: GraphId) -> Result<(), DeviceError> {
+        match self.graphs.iter().find(|(id, _)| *id == graph) {
+            Some((_, graph)) => self.context.launch_graph(graph),
+            None => Err(DeviceError::new("the launch of a graph", INVALID_VALUE, "no such graph".to_owned())),
+        }
+    }
+
+    fn release_graph(&mut self, graph: GraphId) {
+        self.graphs.retain(|(id, _)| *id != graph);
+    }
+}
+
+// === impl LaunchArgument ===
+
+impl LaunchArgument {
+    /// Returns the address of the value, as `cuLaunchKernel` takes it.
+    fn as_mut_ptr(&mut self) -> *mut std::ffi::c_void {
+        match self {
+            Self::Address(address) => (&raw mut address.0).cast(),
+            Self::Integer(value) => (&raw mut *value).cast(),
+            Self::Float(value) => (&raw mut *value).cast(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// That this test runs at all on such a machine shows that the binary is loaded without the
+    /// library.
+    #[test]
+    fn a_machine_without_the_library_is_an_error_and_no_panic() {
+        if is_library_present() {
+            assert_ne!(probe_driver(), DriverState::Absent);
+            return;
+        }
+        assert_eq!(probe_driver(), DriverState::Absent);
+        let error = CudaDevice::open(0, None).unwrap_err();
+        assert_eq!((error.code, error.is_fatal()), (NO_DEVICE, false));
+        assert!(error.to_string().contains("libcuda.so.1 is not installed"), "{error}");
+    }
+}

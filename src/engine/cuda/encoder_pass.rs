@@ -1,0 +1,181 @@
+//! The launches of a forward pass, in their order.
+
+use super::batch_inputs::{BatchInputs, InputLayout};
+use super::device::{DeviceAddress, KernelLaunch, LaunchArgument};
+use super::device_weights::{DeviceLayer, DeviceLinear, DeviceWeights};
+use super::encoder_kernels::{EncoderKernels, NormShape, ProductOperands, head_grid, row_grid};
+use super::fault::{DeviceError, INVALID_VALUE};
+use super::graph_cache::GraphKey;
+use super::loaded_kernel::LoadedKernel;
+use crate::config::EncoderConfig;
+
+/// Addresses of the memory that every batch uses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DeviceArena {
+    /// Hidden states: `tokens × hidden`.
+    pub(crate) states: DeviceAddress,
+    /// Hidden states with a residual, before their normalisation.
+    sum: DeviceAddress,
+    /// Results of the attention.
+    mixed: DeviceAddress,
+    /// Queries, keys and values, then the inner states of a feed-forward block.
+    wide: DeviceAddress,
+    pub(crate) inputs: DeviceAddress,
+    /// Pooled vectors: `sequences × hidden` numbers in f32.
+    pub(crate) pooled: DeviceAddress,
+    /// Results of the dense layer of the head, in f32.
+    dense: DeviceAddress,
+    /// Logits: `requests × labels` numbers in f32.
+    pub(crate) logits: DeviceAddress,
+}
+
+/// The forward pass of one model on one device.
+#[derive(Debug)]
+pub(crate) struct EncoderPass {
+    pub(crate) config: EncoderConfig,
+    pub(crate) kernels: EncoderKernels,
+    pub(crate) weights: DeviceWeights,
+    pub(crate) arena: DeviceArena,
+}
+
+// === impl DeviceArena ===
+
+impl DeviceArena {
+    /// Takes the regions in the order of [`super::memory_plan::MemoryPlan::regions`].
+    pub(crate) fn new(regions: &[DeviceAddress]) -> Result<Self, DeviceError> {
+        let [states, sum, mixed, wide, inputs, pooled, dense, logits] = regions else {
+            let detail = format!("{} regions instead of 8", regions.len());
+            return Err(DeviceError::new("the allocation of memory", INVALID_VALUE, detail));
+        };
+        let (states, sum, mixed, wide) = (*states, *sum, *mixed, *wide);
+        Ok(Self { states, sum, mixed, wide, inputs: *inputs, pooled: *pooled, dense: *dense, logits: *logits })
+    }
+}
+
+// === impl EncoderPass ===
+
+impl EncoderPass {
+    /// Returns the launches from the inputs of a batch to its hidden states. They depend on the
+    /// shape of the batch only.
+    pub(crate) fn encoder_launches(&self, inputs: &BatchInputs) -> Result<Vec<KernelLaunch>, DeviceError> {
+        let mut launches = vec![self.embed(inputs.key, inputs.layout)?];
+        for layer in &self.weights.layers {
+            self.push_attention(&mut launches, layer, inputs)?;
+            self.push_feed_forward(&mut launches, layer, inputs.key.tokens)?;
+        }
+        Ok(launches)
+    }
+
+    fn embed(&self, key: GraphKey, layout: InputLayout) -> Result<KernelLaunch, DeviceError> {
+        let (inputs, weights, norm) = (self.arena.inputs, &self.weights, self.weights.embedding_norm);
+        let ids = [inputs, inputs.offset(layout.positions), inputs.offset(layout.type_ids)];
+        let tables = [weights.words, weights.positions, weights.types];
+        let mut arguments = [ids, tables].as_flattened().to_vec();
+        arguments.extend([norm.gamma, norm.beta, self.arena.states]);
+        let mut arguments: Vec<_> = arguments.into_iter().map(LaunchArgument::Address).collect();
+        arguments.extend([key.tokens, self.config.hidden].map(LaunchArgument::size));
+        arguments.push(LaunchArgument::Float(self.config.norm_epsilon));
+        self.kernels.embedding.launch(row_grid(key.tokens), arguments)
+    }
+
+    /// Queries, keys and values, their attention, the output with the residual, and its
+    /// normalisation.
+    fn push_attention(
+        &self,
+        launches: &mut Vec<KernelLaunch>,
+        layer: &DeviceLayer,
+        inputs: &BatchInputs,
+    ) -> Result<(), DeviceError> {
+        let (arena, rows, kernels) = (self.arena, inputs.key.tokens, &self.kernels);
+        let operands = ProductOperands {
+            input: arena.states,
+            layer: layer.qkv,
+            residual: DeviceAddress::NULL,
+            out: arena.wide,
+            rows,
+        };
+        launches.push(kernels.product.multiply(operands)?);
+        let offsets = arena.inputs.offset(inputs.layout.offsets);
+        let tiles = arena.inputs.offset(inputs.layout.tiles);
+        let mut arguments = [arena.wide, arena.mixed, offsets, tiles].map(LaunchArgument::Address).to_vec();
+        arguments.push(LaunchArgument::size(self.config.heads));
+        arguments.push(LaunchArgument::Float(attention_scale(self.config.head_dim())));
+        launches.push(kernels.attention.launch([inputs.key.tiles, self.config.heads, 1], arguments)?);
+        let operands =
+            ProductOperands { input: arena.mixed, layer: layer.output, residual: arena.states, out: arena.sum, rows };
+        launches.push(kernels.residual.multiply(operands)?);
+        launches.push(kernels.normalize(arena.sum, layer.attention_norm, arena.states, rows, self.norm_shape())?);
+        Ok(())
+    }
+
+    /// The feed-forward block with its residual, and its normalisation.
+    fn push_feed_forward(
+        &self,
+        launches: &mut Vec<KernelLaunch>,
+        layer: &DeviceLayer,
+        rows: usize,
+    ) -> Result<(), DeviceError> {
+        let (arena, kernels) = (self.arena, &self.kernels);
+        let operands = ProductOperands {
+            input: arena.states,
+            layer: layer.up,
+            residual: DeviceAddress::NULL,
+            out: arena.wide,
+            rows,
+        };
+        launches.push(kernels.activation.multiply(operands)?);
+        let operands =
+            ProductOperands { input: arena.wide, layer: layer.down, residual: arena.states, out: arena.sum, rows };
+        launches.push(kernels.residual.multiply(operands)?);
+        launches.push(kernels.normalize(arena.sum, layer.block_norm, arena.states, rows, self.norm_shape())?);
+        Ok(())
+    }
+
+    /// Returns the launch that pools the hidden states of the first `sequences` sequences.
+    pub(crate) fn pool(
+        &self,
+        kernel: &LoadedKernel,
+        inputs: &BatchInputs,
+        sequences: usize,
+    ) -> Result<KernelLaunch, DeviceError> {
+        let (arena, width) = (self.arena, self.config.hidden);
+        let offsets = arena.inputs.offset(inputs.layout.offsets);
+        let mut arguments = [arena.states, offsets, arena.pooled].map(LaunchArgument::Address).to_vec();
+        // Callers scale embeddings, after they have cut them.
+        let normalize = 0;
+        arguments.extend([width, width, normalize].map(LaunchArgument::size));
+        kernel.launch([sequences, 1, 1], arguments)
+    }
+
+    /// Returns the launches of the classification head; none for a model without one.
+    pub(crate) fn head_launches(&self, inputs: &BatchInputs) -> Result<Vec<KernelLaunch>, DeviceError> {
+        let (Some(kernels), Some((dense_layer, classifier))) = (&self.kernels.head, self.weights.head) else {
+            return Ok(Vec::new());
+        };
+        let (arena, sequences) = (self.arena, inputs.head_rows);
+        let rows = arena.inputs.offset(inputs.layout.head_rows);
+        let arguments = |input, rows, layer: DeviceLinear, out| {
+            let addresses = [input, rows, layer.weight, layer.bias, out].map(LaunchArgument::Address);
+            let sizes = [layer.columns, layer.depth].map(LaunchArgument::size);
+            addresses.into_iter().chain(sizes).collect()
+        };
+        let first = arguments(arena.states, rows, dense_layer, arena.dense);
+        let second = arguments(arena.dense, DeviceAddress::NULL, classifier, arena.logits);
+        Ok(vec![
+            kernels.dense.launch(head_grid(dense_layer.columns, sequences), first)?,
+            kernels.logits.launch(head_grid(classifier.columns, sequences), second)?,
+        ])
+    }
+
+    fn norm_shape(&self) -> NormShape {
+        NormShape { width: self.config.hidden, epsilon: self.config.norm_epsilon }
+    }
+}
+
+/// Returns the factor of the scores: the root of the width of a head, for powers of two instead of
+/// e.
+fn attention_scale(width: usize) -> f32 {
+    #[expect(clippy::cast_precision_loss, reason = "a head has at most 128 elements")]
+    let width = width as f32;
+    std::f32::consts::LOG2_E / width.sqrt()
+}

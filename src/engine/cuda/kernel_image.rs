@@ -1,0 +1,139 @@
+//! The kernels that are part of the binary: their PTX, and the manifest that describes them.
+
+use serde_json::Value;
+
+use super::fault::{DeviceError, INVALID_VALUE};
+
+/// Names of the kernels and their PTX, with weights and activations in bfloat16.
+macro_rules! kernels {
+    ($($name:literal)*) => {
+        [$(($name, include_str!(concat!("kernels/ptx/", $name, ".bf16.ptx")))),*]
+    };
+}
+
+const KERNELS: [(&str, &str); 18] = kernels! {
+    "embedding_layer_norm" "residual_layer_norm"
+    "gemm_bias_64" "gemm_bias_residual_64" "gemm_bias_gelu_erf_64" "gemm_bias_gelu_tanh_64"
+    "gemm_bias_128" "gemm_bias_residual_128" "gemm_bias_gelu_erf_128" "gemm_bias_gelu_tanh_128"
+    "attention_32" "attention_64" "attention_128"
+    "pool_mean" "pool_first" "pool_last"
+    "head_dense_tanh" "head_logits"
+};
+
+/// What the build script of the kernels states about them.
+const MANIFEST: &str = include_str!("kernels/ptx/manifest.json");
+
+/// A kernel before it is loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelImage {
+    /// Name of the kernel and of its entry point.
+    pub name: &'static str,
+    /// The PTX.
+    pub ptx: &'static str,
+    /// SHA-256 of the PTX in hexadecimal digits.
+    pub sha256: String,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Dynamic shared memory of a block in bytes.
+    pub shared_bytes: u32,
+    /// Types of the parameters.
+    pub parameters: Vec<ParameterType>,
+}
+
+/// Type of a parameter of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ParameterType {
+    /// A pointer to device memory.
+    Pointer,
+    /// A 32-bit integer.
+    Integer,
+    /// A 32-bit floating-point number.
+    Float,
+}
+
+// === impl KernelImage ===
+
+impl KernelImage {
+    /// Returns all kernels.
+    ///
+    /// # Errors
+    /// The manifest does not describe a kernel: the binary was built from an inconsistent tree.
+    pub fn all() -> Result<Vec<Self>, DeviceError> {
+        KERNELS.iter().map(|(name, _)| Self::find(name)).collect()
+    }
+
+    /// Returns a kernel by its name.
+    ///
+    /// # Errors
+    /// There is none of this name, or the manifest does not describe it.
+    pub fn find(name: &str) -> Result<Self, DeviceError> {
+        let unknown = || DeviceError::new("the choice of a kernel", INVALID_VALUE, format!("no kernel {name}"));
+        let (name, ptx) = *KERNELS.iter().find(|(known, _)| *known == name).ok_or_else(unknown)?;
+        let manifest: Value = serde_json::from_str(MANIFEST).map_err(|_| unknown())?;
+        let entries = manifest.get("kernels").and_then(Value::as_array).ok_or_else(unknown)?;
+        let text = |entry: &Value, field: &str| entry.get(field).and_then(Value::as_str).map(str::to_owned);
+        let is_this = |entry: &&Value| {
+            text(entry, "name").as_deref() == Some(name) && text(entry, "storage").as_deref() == Some("bf16")
+        };
+        let entry = entries.iter().find(is_this).ok_or_else(unknown)?;
+        let number = |field: &str| entry.get(field).and_then(Value::as_u64).and_then(|value| u32::try_from(value).ok());
+        let parameters = entry.get("parameters").and_then(Value::as_array).ok_or_else(unknown)?;
+        let kind = |parameter: &Value| ParameterType::from_name(&text(parameter, "type")?);
+        Ok(Self {
+            name,
+            ptx,
+            sha256: text(entry, "sha256").ok_or_else(unknown)?,
+            threads: number("threads").ok_or_else(unknown)?,
+            shared_bytes: number("dynamic_shared_bytes").ok_or_else(unknown)?,
+            parameters: parameters.iter().map(kind).collect::<Option<_>>().ok_or_else(unknown)?,
+        })
+    }
+}
+
+// === impl ParameterType ===
+
+impl ParameterType {
+    fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "pointer" => Self::Pointer,
+            "u32" => Self::Integer,
+            "f32" => Self::Float,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::model_support::{DEPTH_STEP, HIDDEN_MAX};
+
+    #[test]
+    fn every_kernel_is_described_by_the_manifest() {
+        let images = KernelImage::all().unwrap();
+        assert_eq!(images.len(), 18);
+        for image in images {
+            assert!(image.ptx.contains(&format!(".entry {}(", image.name)), "{}", image.name);
+            assert_eq!((image.sha256.len(), image.threads % 32), (64, 0));
+        }
+        let listed = MANIFEST.matches("\"storage\": \"bf16\"").count();
+        assert_eq!(listed, KERNELS.len(), "a kernel of the manifest is not part of the binary");
+        assert!(KernelImage::find("gemm").is_err());
+    }
+
+    /// The chosen models are within the limits of every kernel.
+    #[test]
+    fn the_limits_of_the_manifest_are_those_of_the_supported_models() {
+        let manifest: Value = serde_json::from_str(MANIFEST).unwrap();
+        for entry in manifest["kernels"].as_array().unwrap() {
+            let (name, limits) = (&entry["name"], entry["limits"].as_object().unwrap());
+            assert!(!limits.is_empty(), "{name} has no limits");
+            for (parameter, limit) in limits {
+                let step = limit["multiple_of"].as_u64().unwrap_or(1);
+                let max = limit["max"].as_u64().unwrap_or(u64::MAX);
+                assert_eq!(DEPTH_STEP as u64 % step, 0, "{name}: {parameter} is a multiple of {step}");
+                assert!(max >= HIDDEN_MAX as u64, "{name}: {parameter} is at most {max}");
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The kernels that a model needs, or the reason why there are none.
+
+use crate::activation::Activation;
+use crate::config::{Architecture, HeadConfig, HeadPooling};
+use crate::error::LoadError;
+use crate::model::Model;
+use crate::pooling::Pooling;
+
+/// Maximum number of elements of a hidden state (`layer_norm.cuh`: registers of a warp).
+pub(super) const HIDDEN_MAX: usize = 1024;
+/// Hidden and inner states have a multiple of this number of elements (`gemm.cu`: depth of a tile).
+pub(super) const DEPTH_STEP: usize = 32;
+
+/// Names of the kernels that depend on the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KernelChoice {
+    pub(crate) attention: &'static str,
+    /// Products with the activation function, with tiles of 64 and of 128 rows and columns.
+    pub(crate) activation: [&'static str; 2],
+    pub(crate) pooling: &'static str,
+}
+
+// === impl KernelChoice ===
+
+impl KernelChoice {
+    /// Returns the kernels of a model.
+    ///
+    /// # Errors
+    /// There is no kernel for an option of the model. The error names the field.
+    pub(crate) fn of_model(model: &Model) -> Result<Self, LoadError> {
+        check_head(model)?;
+        let config = model.config();
+        let fields = FieldNames::of(config.architecture);
+        let activation = match config.activation {
+            Activation::Gelu => ["gemm_bias_gelu_erf_64", "gemm_bias_gelu_erf_128"],
+            Activation::GeluTanh => ["gemm_bias_gelu_tanh_64", "gemm_bias_gelu_tanh_128"],
+            other => return Err(refuse(model, fields.activation, format!("{other:?}"), "gelu or gelu_new")),
+        };
+        if !config.hidden.is_multiple_of(DEPTH_STEP) || config.hidden > HIDDEN_MAX {
+            let expected = format!("a multiple of {DEPTH_STEP} up to {HIDDEN_MAX}");
+            return Err(refuse(model, fields.hidden, config.hidden.to_string(), &expected));
+        }
+        if !config.intermediate.is_multiple_of(DEPTH_STEP) {
+            let expected = format!("a multiple of {DEPTH_STEP}");
+            return Err(refuse(model, fields.intermediate, config.intermediate.to_string(), &expected));
+        }
+        let attention = match config.head_dim() {
+            32 => "attention_32",
+            64 => "attention_64",
+            128 => "attention_128",
+            width => {
+                let found = format!("{} heads of {width} elements", config.heads);
+                return Err(refuse(model, fields.heads, found, "heads of 32, 64 or 128 elements"));
+            }
+        };
+        Ok(Self { attention, activation, pooling: pooling_kernel(model)? })
+    }
+}
+
+fn pooling_kernel(model: &Model) -> Result<&'static str, LoadError> {
+    match model.pooling() {
+        Pooling::Mean => Ok("pool_mean"),
+        Pooling::First => Ok("pool_first"),
+        Pooling::Last => Ok("pool_last"),
+        Pooling::Max => {
+            let file = format!("{}/1_Pooling/config.json", model.name());
+            Err(LoadError { file, ..refuse(model, "pooling_mode", "max".to_owned(), "mean, cls or lasttoken") })
+        }
+    }
+}
+
+/// Checks the architecture and its classification head.
+fn check_head(model: &Model) -> Result<(), LoadError> {
+    let has_kernels = |head: &&HeadConfig| head.activation == Activation::Tanh && head.pooling == HeadPooling::First;
+    if model.config().architecture == Architecture::ModernBert {
+        let expected = "BERT, RoBERTa, XLM-RoBERTa or DistilBERT";
+        return Err(refuse(model, "architectures", "ModernBERT".to_owned(), expected));
+    }
+    match model.head().filter(|head| !has_kernels(head)) {
+        Some(head) => {
+            let found = format!("a head with {:?}", head.activation);
+            Err(refuse(model, "architectures", found, "an encoder, or a head with Tanh over the first token"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the error of a field of `config.json`.
+fn refuse(model: &Model, field: &str, found: String, expected: &str) -> LoadError {
+    LoadError {
+        file: format!("{}/config.json", model.name()),
+        place: format!("field `{field}`"),
+        found,
+        expected: expected.to_owned(),
+        advice: "run this model on the CPU",
+    }
+}
+
+/// Names of fields of `config.json`, which differ by architecture.
+struct FieldNames {
+    hidden: &'static str,
+    intermediate: &'static str,
+    heads: &'static str,
+    activation: &'static str,
+}
+
+// === impl FieldNames ===
+
+impl FieldNames {
+    fn of(architecture: Architecture) -> Self {
+        if architecture == Architecture::DistilBert {
+            return Self { hidden: "dim", intermediate: "hidden_dim", heads: "n_heads", activation: "activation" };
+        }
+        Self {
+            hidden: "hidden_size",
+            intermediate: "intermediate_size",
+            heads: "num_attention_heads",
+            activation: "hidden_act",
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The effective settings of a model that the process executes itself.
+
+use std::path::PathBuf;
+
+use super::units::Share;
+use crate::api::v1alpha1::EngineDevice;
+
+/// A model that the process executes itself. It takes the place of the upstream, and is fixed at
+/// the start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineConfig {
+    /// Directory of the model.
+    pub model: PathBuf,
+    /// Device that executes it.
+    pub device: EngineDevice,
+    /// Maximum memory for weights and intermediate results; `None` for no limit.
+    pub memory: Option<MemoryBudget>,
+    /// `true` to refuse executors whose results depend on the batch.
+    pub batch_invariant: bool,
+}
+
+/// A limit on memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryBudget {
+    /// A number of bytes.
+    Bytes(u64),
+    /// A share of the memory that is free at the start.
+    FreeShare(Share),
+}
+
+// === impl EngineConfig ===
+
+impl EngineConfig {
+    /// Returns the settings of a model, with the defaults for all others.
+    #[must_use]
+    pub fn new(model: impl Into<PathBuf>) -> Self {
+        Self { model: model.into(), device: EngineDevice::Auto, memory: None, batch_invariant: false }
+    }
+}

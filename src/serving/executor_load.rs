@@ -1,0 +1,195 @@
+//! The executor of a model: on the chosen GPU, or on the CPU where none is chosen, or where the GPU
+//! cannot execute the model and is not required.
+
+use groupage_engine::{
+    CpuExecutor, CpuOptions, CudaLoadError, CudaOptions, DeviceChoice, Executor, LoadError, MemoryLimit, Model,
+    open_gpu_executor,
+};
+
+use crate::model::ServedModel;
+
+/// Number of cores from which on one is left to the threads that serve connections.
+const SHARED_CORES_MAX: usize = 2;
+
+/// Settings of the executor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ExecutorSettings {
+    /// The device, as `groupage_engine::choose_device` returns it.
+    pub device: DeviceChoice,
+    /// Whether a model is refused that the chosen GPU cannot execute. It is executed on the CPU
+    /// otherwise.
+    pub is_device_required: bool,
+    /// Maximum memory on a GPU.
+    pub memory: MemoryLimit,
+    /// Whether an executor is refused if its results depend on the batch.
+    pub batch_invariant: bool,
+}
+
+/// Error of an executor that cannot be created.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExecutorLoadError {
+    /// The executor on the CPU cannot be created.
+    #[error(transparent)]
+    Cpu(#[from] LoadError),
+    /// The executor on the GPU cannot be created, and no other one is allowed.
+    #[error("the GPU is required and cannot be used: {0}")]
+    Gpu(CudaLoadError),
+    /// Batch invariance is required and the executor has none.
+    #[error(
+        "results of the executor ({kernels}) depend on the batch: choose another device, or do not require batch \
+         invariance"
+    )]
+    BatchDependent {
+        /// The kernels of the executor.
+        kernels: String,
+    },
+}
+
+/// Creates the executor of a model. It takes as long as the weights need to be read and packed.
+///
+/// # Errors
+/// No allowed executor can be created.
+pub(crate) fn load_executor(
+    model: &ServedModel,
+    settings: ExecutorSettings,
+) -> Result<Box<dyn Executor>, ExecutorLoadError> {
+    load_with(model, settings, open_gpu_executor)
+}
+
+/// As [`load_executor`], with the function that creates an executor on a GPU.
+fn load_with(
+    model: &ServedModel,
+    settings: ExecutorSettings,
+    open_gpu: impl Fn(&Model, usize, CudaOptions) -> Result<Box<dyn Executor>, CudaLoadError>,
+) -> Result<Box<dyn Executor>, ExecutorLoadError> {
+    let executor = match settings.device {
+        DeviceChoice::Cpu => load_on_cpu(model)?,
+        DeviceChoice::Cuda { ordinal } => {
+            let open = |options: CudaOptions| open_gpu(model.model(), ordinal, options);
+            match load_on_gpu(model, settings.memory, open) {
+                Ok(executor) => executor,
+                Err(error) if settings.is_device_required => return Err(ExecutorLoadError::Gpu(error)),
+                Err(error) => {
+                    tracing::warn!(reason = %error, "the GPU cannot execute the model: it is executed on the CPU");
+                    load_on_cpu(model)?
+                }
+            }
+        }
+    };
+    let report = executor.report();
+    if settings.batch_invariant && !report.batch_invariant {
+        return Err(ExecutorLoadError::BatchDependent { kernels: report.kernels.clone() });
+    }
+    Ok(executor)
+}
+
+fn load_on_cpu(model: &ServedModel) -> Result<Box<dyn Executor>, LoadError> {
+    let options = CpuOptions { threads: Some(executor_threads()), tokens_max: model.batch_tokens_max() };
+    Ok(Box::new(CpuExecutor::new(model.model(), options)?))
+}
+
+/// Creates the executor for batches of the usual size, or else for the largest ones for which there
+/// is memory: jobs are executed in as many batches as they need.
+fn load_on_gpu(
+    model: &ServedModel,
+    memory: MemoryLimit,
+    open: impl Fn(CudaOptions) -> Result<Box<dyn Executor>, CudaLoadError>,
+) -> Result<Box<dyn Executor>, CudaLoadError> {
+    let options = CudaOptions { tokens_max: model.batch_tokens_max(), memory };
+    match open(options) {
+        Err(CudaLoadError::Memory(shortage)) if shortage.tokens_possible > 0 => {
+            tracing::warn!(%shortage, "batches are smaller for lack of device memory");
+            open(CudaOptions { tokens_max: shortage.tokens_possible, ..options })
+        }
+        result => result,
+    }
+}
+
+/// Number of threads of the executor on the CPU: one a core that this process may use, which
+/// includes the CPU quota of its control group. Of more than two cores, one is left to the threads
+/// that serve connections, parse and tokenise.
+fn executor_threads() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if cores > SHARED_CORES_MAX { cores - 1 } else { cores }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use groupage_engine::MemoryShortage;
+
+    use super::*;
+    use crate::tests::{FakeExecutor, TestModel};
+
+    const GPU: ExecutorSettings = ExecutorSettings {
+        device: DeviceChoice::Cuda { ordinal: 3 },
+        is_device_required: false,
+        memory: MemoryLimit::Bytes(1000),
+        batch_invariant: true,
+    };
+
+    fn kernels(loaded: Result<Box<dyn Executor>, ExecutorLoadError>) -> Result<String, ExecutorLoadError> {
+        loaded.map(|executor| executor.report().kernels.clone())
+    }
+
+    fn shortage(tokens_possible: usize) -> CudaLoadError {
+        let (weights, workspace, results) = (600, 500, 100);
+        let (total, available, tokens_max) = (1200, 1000, 16_384);
+        MemoryShortage { weights, workspace, results, total, available, tokens_max, tokens_possible }.into()
+    }
+
+    fn fake(tokens_max: usize) -> Box<dyn Executor> {
+        Box::new(FakeExecutor::new(tokens_max))
+    }
+
+    #[test]
+    fn the_chosen_device_executes_the_model() {
+        let model = TestModel::embedding();
+        let opened = RefCell::new(Vec::new());
+        let open = |_: &Model, ordinal, options: CudaOptions| {
+            opened.borrow_mut().push((ordinal, options.tokens_max, options.memory));
+            Ok(fake(options.tokens_max))
+        };
+        assert_eq!(kernels(load_with(&model.served, GPU, open)).unwrap(), "fake");
+        assert_eq!(*opened.borrow(), [(3, 16_384, MemoryLimit::Bytes(1000))]);
+        let cpu = ExecutorSettings { device: DeviceChoice::Cpu, ..GPU };
+        assert!(kernels(load_with(&model.served, cpu, open)).unwrap().starts_with("CPU, "));
+        assert_eq!(opened.borrow().len(), 1, "no GPU is opened for the CPU");
+    }
+
+    #[test]
+    fn a_model_that_a_gpu_cannot_execute_is_executed_on_the_cpu_unless_the_gpu_is_required() {
+        let model = TestModel::embedding();
+        let open = |_: &Model, _, _| Err(shortage(0));
+        assert!(kernels(load_with(&model.served, GPU, open)).unwrap().starts_with("CPU, "));
+        let required = ExecutorSettings { is_device_required: true, ..GPU };
+        let error = kernels(load_with(&model.served, required, open)).unwrap_err();
+        assert_eq!(error, ExecutorLoadError::Gpu(shortage(0)));
+        assert!(error.to_string().starts_with("the GPU is required and cannot be used: 1 MiB of weights"), "{error}");
+    }
+
+    #[test]
+    fn batches_are_as_large_as_the_memory_allows() {
+        let model = TestModel::embedding();
+        let open = |_: &Model, _, options: CudaOptions| match options.tokens_max {
+            0..=4096 => Ok(fake(options.tokens_max)),
+            _ => Err(shortage(4096)),
+        };
+        let executor =
+            load_with(&model.served, ExecutorSettings { is_device_required: true, ..GPU }, open).ok().unwrap();
+        assert_eq!(executor.report().tokens_max, 4096);
+    }
+
+    #[test]
+    fn an_executor_whose_results_depend_on_the_batch_is_refused_if_they_may_not() {
+        let model = TestModel::embedding();
+        let open = |_: &Model, _, options: CudaOptions| {
+            let executor: Box<dyn Executor> = Box::new(FakeExecutor::new(options.tokens_max).batch_dependent());
+            Ok(executor)
+        };
+        let error = kernels(load_with(&model.served, GPU, open)).unwrap_err();
+        assert_eq!(error, ExecutorLoadError::BatchDependent { kernels: "fake".to_owned() });
+        kernels(load_with(&model.served, ExecutorSettings { batch_invariant: false, ..GPU }, open)).unwrap();
+    }
+}
