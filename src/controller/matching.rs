@@ -234,7 +234,7 @@ pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> b
 #[must_use]
 pub fn selected_by(object: &Value, labels: &BTreeMap<String, String>) -> bool {
     let at = |path: &str| object.pointer(path);
-    let wants = |required: Option<&Value>| {
+    let selects_pod = |required: Option<&Value>| {
         required.and_then(Value::as_object).is_some_and(|required| {
             !required.is_empty()
                 && required.iter().all(|(key, value)| labels.get(key).map(String::as_str) == value.as_str())
@@ -242,9 +242,9 @@ pub fn selected_by(object: &Value, labels: &BTreeMap<String, String>) -> bool {
     };
     match at("/kind").and_then(Value::as_str) {
         Some("Service") => {
-            at("/spec/type").and_then(Value::as_str) != Some("ExternalName") && wants(at("/spec/selector"))
+            at("/spec/type").and_then(Value::as_str) != Some("ExternalName") && selects_pod(at("/spec/selector"))
         }
-        Some("InferencePool") => wants(at("/spec/selector/matchLabels").or_else(|| at("/spec/selector"))),
+        Some("InferencePool") => selects_pod(at("/spec/selector/matchLabels").or_else(|| at("/spec/selector"))),
         Some("NetworkPolicy") => {
             let selector = at("/spec/podSelector").cloned().unwrap_or_default();
             serde_json::from_value::<LabelSelector>(selector).is_ok_and(|selector| selects(&selector, labels))

@@ -37,7 +37,7 @@ use super::attachment::AttachmentMap;
 use super::certs::ServingCertificate;
 use super::events::{EventNotice, EventTarget};
 use super::lease::{Leadership, LeadershipTerm};
-use super::observed::{ObservationSource, Observed};
+use super::observed::{ObservationSource, ObservedState};
 use super::watch::SharedState;
 use super::world::{ClusterState, ObjectKey};
 use crate::api::v1alpha1::Mode;
@@ -215,7 +215,7 @@ impl SidecarController {
 }
 
 impl ObservationSource for SidecarController {
-    fn observe(&self, world: &ClusterState, attached: &AttachmentMap, leads: bool, now: Timestamp) -> Observed {
+    fn observe(&self, world: &ClusterState, attached: &AttachmentMap, leads: bool, now: Timestamp) -> ObservedState {
         let mut state = self.state();
         state.pods = world.pods.iter().map(|(key, pod)| (pod.meta.uid.clone(), key.clone())).collect();
         self.update_stream_metrics();
@@ -232,7 +232,7 @@ impl ObservationSource for SidecarController {
             if let (Some(streams), Some(push)) = (self.streams.get(), self.goaway()) {
                 streams.push_all(&push);
             }
-            return Observed::default();
+            return ObservedState::default();
         }
         let reign = self.needs.leadership.reign();
         if std::mem::replace(&mut state.reign, reign) != reign {

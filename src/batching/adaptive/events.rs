@@ -102,7 +102,7 @@ impl Adaptive {
         let mark = model.flow.on_dispatch(now, &departure);
         model.backlog = batch.left >= u64::from(batch.items.max(1)) && others + 1 >= model.slots.in_use();
         let trial = std::mem::take(&mut self.trial) && batch.kind == DispatchKind::Batch;
-        let trial = trial || batch.asks || matches!(batch.kind, DispatchKind::Probe | DispatchKind::Pair);
+        let trial = trial || batch.is_retest || matches!(batch.kind, DispatchKind::Probe | DispatchKind::Pair);
         let born = model.born;
         self.sends += 1;
         let first_of = self.flights.is_empty().then_some(self.sends);

@@ -98,7 +98,7 @@ pub(in super::super) struct Dispatch {
     pub(in super::super) left: u64,
     pub(in super::super) deadlines: DeadlineSpread,
     /// `true` if the batch retests a ceiling.
-    pub(in super::super) asks: bool,
+    pub(in super::super) is_retest: bool,
 }
 
 // === impl ClassModel ===

@@ -195,7 +195,7 @@ impl Batcher {
             queued: self.held_by_class(batch.cost_class),
             left: self.queue.load_of_key(batch.key).items,
             deadlines: taken.deadlines,
-            asks: batch.retest.is_some(),
+            is_retest: batch.retest.is_some(),
         };
         self.adaptive.sent(now, id, leaving).map(Duration::from_nanos)
     }

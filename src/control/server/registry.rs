@@ -237,17 +237,17 @@ impl ServerState {
     }
 
     /// Accesses the acknowledgement state of a pod, creating it if necessary.
-    pub(super) fn with_inbox<T>(&self, uid: &str, ask: impl FnOnce(&mut DuplicateFilter) -> T) -> T {
+    pub(super) fn with_inbox<T>(&self, uid: &str, access: impl FnOnce(&mut DuplicateFilter) -> T) -> T {
         let now = self.clock.now();
         let mut pods = self.pods();
         if let Some((inbox, used)) = pods.inboxes.get_mut(uid) {
             *used = now;
-            return ask(inbox);
+            return access(inbox);
         }
         let mut inbox = DuplicateFilter::default();
-        let answer = ask(&mut inbox);
+        let result = access(&mut inbox);
         pods.inboxes.insert(uid.to_owned(), (inbox, now));
-        answer
+        result
     }
 
     /// Returns the acknowledgement to send to a pod.

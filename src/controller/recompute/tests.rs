@@ -16,7 +16,7 @@ use crate::world::{OwnerRef, Pod};
 #[derive(Default)]
 struct Scene {
     world: ClusterState,
-    observed: Observed,
+    observed: ObservedState,
     gaps: BTreeMap<String, InjectionGap>,
     written: BTreeMap<ObjectKey, BatchPolicyStatus>,
 }

@@ -14,7 +14,7 @@ use crate::api::v1alpha1::{BatchPolicySpec, BatchProfileSpec};
 use crate::attachment::{Attachment, AttachmentMap, RequestedProfile};
 use crate::batching::Tick;
 use crate::control::server::StreamRegistry;
-use crate::observed::{Observed, PodObserved, PolicyObserved};
+use crate::observed::{ObservedState, PodObserved, PolicyObserved};
 use crate::rollout::UnixSeconds;
 use crate::tuner;
 use crate::tuner::learned::InitialState;
@@ -31,8 +31,8 @@ impl SidecarController {
         world: &ClusterState,
         attached: &AttachmentMap,
         now: Timestamp,
-    ) -> Observed {
-        let mut live = Observed::default();
+    ) -> ObservedState {
+        let mut live = ObservedState::default();
         let wall = UnixSeconds(u64::try_from(now.as_second()).unwrap_or(0));
         let mut configs: HashMap<String, (Arc<PushedConfig>, Option<InitialState>)> = HashMap::new();
         for (key, attachment) in attached.policies.iter().filter(|(_, found)| found.accepted.is_applied()) {

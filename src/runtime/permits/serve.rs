@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     /// Sends a request on a new connection and returns the first line of the response.
-    async fn ask(address: SocketAddr) -> String {
+    async fn status_line_of(address: SocketAddr) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(b"GET /livez HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").await.unwrap();
         let mut answer = String::new();
@@ -156,11 +156,11 @@ mod tests {
             }
             held.push(stream);
         }
-        assert_eq!(ask(address).await, "HTTP/1.1 200 OK");
+        assert_eq!(status_line_of(address).await, "HTTP/1.1 200 OK");
         // All connections beyond the share of one address have been closed.
         let (oldest, mut byte) = (&mut held[0], [0]);
         assert!(matches!(oldest.read(&mut byte).await, Ok(0) | Err(_)));
-        assert_eq!(ask(address).await, "HTTP/1.1 200 OK");
+        assert_eq!(status_line_of(address).await, "HTTP/1.1 200 OK");
         serving.abort();
     }
 
@@ -180,7 +180,7 @@ mod tests {
         };
         let router = Router::new().route("/livez", get(handler));
         let serving = tokio::spawn(serve_router(listener, router, std::future::pending()));
-        assert_eq!(ask(address).await, "HTTP/1.1 200 OK");
+        assert_eq!(status_line_of(address).await, "HTTP/1.1 200 OK");
         serving.abort();
     }
 
