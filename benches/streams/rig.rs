@@ -233,7 +233,7 @@ impl StreamHandler for Process {
     }
 
     /// Returns the report of a pod with traffic on one route, which fills some tens of buckets.
-    fn report(&self) -> BoxFuture<'_, SidecarReport> {
+    fn take_report(&self) -> BoxFuture<'_, SidecarReport> {
         let calls = OutcomeCounts { served: 100, ..OutcomeCounts::default() };
         let mut route = RouteReport { route: "default".into(), calls, items: calls, ..RouteReport::default() };
         for at in 0..100_u64 {
@@ -249,7 +249,7 @@ impl StreamHandler for Process {
         std::future::ready(SidecarReport { config: self.in_force(), upstreams, ..SidecarReport::default() }).boxed()
     }
 
-    fn config(&self, config: SidecarConfig) -> BoxFuture<'_, ()> {
+    fn on_config(&self, config: SidecarConfig) -> BoxFuture<'_, ()> {
         let before = self.told.lock().unwrap().replace(config.clone());
         let wanted = self.shared.generation.load(Ordering::SeqCst);
         let new = before.is_none_or(|before| before.generation < config.generation);
@@ -259,11 +259,11 @@ impl StreamHandler for Process {
         std::future::ready(()).boxed()
     }
 
-    fn bundle(&self, _: String) -> BoxFuture<'_, ()> {
+    fn on_bundle(&self, _: String) -> BoxFuture<'_, ()> {
         std::future::ready(()).boxed()
     }
 
-    fn status(&self, _: &StreamStatus) {}
+    fn on_status(&self, _: &StreamStatus) {}
 }
 
 /// Returns the port for streams if this line of the controller's log contains it.

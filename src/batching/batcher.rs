@@ -183,7 +183,7 @@ impl Batcher {
         let id = call.id;
         self.queue.push(now, self.free.total(now), order, call);
         if adaptive && let Some(queued) = self.queue.get(id) {
-            self.adaptive.joined(&self.queue, &queued.call);
+            self.adaptive.on_enqueue(&self.queue, &queued.call);
         }
         Ok(())
     }

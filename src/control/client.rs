@@ -58,17 +58,17 @@ pub trait StreamHandler: Send + Sync + 'static {
     fn hello(&self) -> Hello;
 
     /// Returns the counts since the previous call. The client fills in epoch and number.
-    fn report(&self) -> BoxFuture<'_, SidecarReport>;
+    fn take_report(&self) -> BoxFuture<'_, SidecarReport>;
 
     /// Applies settings, or rejects them and keeps the previous ones; a rejection is reported as an
     /// event.
-    fn config(&self, config: SidecarConfig) -> BoxFuture<'_, ()>;
+    fn on_config(&self, config: SidecarConfig) -> BoxFuture<'_, ()>;
 
     /// Stores a CA bundle, which is trusted from now on.
-    fn bundle(&self, pem: String) -> BoxFuture<'_, ()>;
+    fn on_bundle(&self, pem: String) -> BoxFuture<'_, ()>;
 
     /// Receives changes of the stream's status, for logs and metrics.
-    fn status(&self, status: &StreamStatus);
+    fn on_status(&self, status: &StreamStatus);
 }
 
 /// Status of the stream.
@@ -181,7 +181,7 @@ impl Client {
             let lived = end.open.map(|opened| clock.now().since(opened));
             let again = pace.next_delay(&end, lived, clock.now().since(began), rand::random());
             tracing::debug!(reason = end.reason.as_str(), message = end.message, ?again, "the control stream ended");
-            sidecar.status(&StreamStatus::Lost { reason: end.reason, message: end.message, retry_in: again });
+            sidecar.on_status(&StreamStatus::Lost { reason: end.reason, message: end.message, retry_in: again });
             named = end.named;
             tokio::time::sleep(again).await;
         }

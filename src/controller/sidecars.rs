@@ -272,7 +272,7 @@ impl InjectedPods for SidecarController {
 }
 
 impl StreamHandler for SidecarController {
-    fn opened(&self, streams: &StreamRegistry, pod: &Arc<PodIdentity>, hello: &Hello) {
+    fn on_open(&self, streams: &StreamRegistry, pod: &Arc<PodIdentity>, hello: &Hello) {
         if let Some(push) = self.bundle() {
             let _there = streams.push(&pod.uid, &push);
         }
@@ -286,7 +286,7 @@ impl StreamHandler for SidecarController {
         self.needs.shared.update(|_| true);
     }
 
-    fn report(&self, pod: &Arc<PodIdentity>, report: SidecarReport) {
+    fn on_report(&self, pod: &Arc<PodIdentity>, report: SidecarReport) {
         let changed = self.state().registry.on_report(pod, report, UnixSeconds(Clock::wall_micros() / 1_000_000));
         if changed {
             // The condition `Programmed` depends on the configuration in force.
@@ -294,7 +294,7 @@ impl StreamHandler for SidecarController {
         }
     }
 
-    fn event(&self, pod: &Arc<PodIdentity>, event: SidecarEvent) {
+    fn on_event(&self, pod: &Arc<PodIdentity>, event: SidecarEvent) {
         if event.reason == "ConfigRefused" {
             self.state().registry.on_rejected(pod, &event.hash, &event.message);
         }
@@ -310,7 +310,7 @@ impl StreamHandler for SidecarController {
         }
     }
 
-    fn closed(&self, pod: &Arc<PodIdentity>) {
+    fn on_close(&self, pod: &Arc<PodIdentity>) {
         self.state().registry.on_close(pod);
         self.needs.shared.update(|_| true);
     }

@@ -68,7 +68,7 @@ pub(super) async fn run(
         DetectedConnection::Over => {}
         DetectedConnection::Http => connection::run(proxy, (stream, peer), Bytes::from(ahead), state, guard).await,
         DetectedConnection::Bytes(reason, upstream, answer) => {
-            proxy.metrics.relayed(reason);
+            proxy.metrics.record_relay(reason);
             guard.place.activity().set_relayed();
             // A relayed connection drops the state of a served one: the tunnel needs only its two
             // ends, and parses no heads.

@@ -188,7 +188,7 @@ impl Connections {
             || if is_above_mean { self.evict_own(peer) } else { self.evict_for_room(None, Duration::ZERO) };
         let place =
             ConnectionPermit { connections: self.clone(), member: self.set.insert(EvictionHandle(Arc::new(state))) };
-        self.metrics.connections(open);
+        self.metrics.set_open_connections(open);
         has_room.then_some(place)
     }
 
@@ -249,7 +249,7 @@ impl Connections {
         for evictee in ranked.iter().take(most) {
             self.closing.fetch_add(1, Ordering::Relaxed);
             if evictee.evict() {
-                self.metrics.connection_shed();
+                self.metrics.record_shed_connection();
                 evicted += 1;
             } else {
                 self.closing.fetch_sub(1, Ordering::Relaxed);
@@ -324,7 +324,7 @@ impl Drop for ConnectionPermit {
             connections.closing.fetch_sub(1, Ordering::Relaxed);
         }
         let left = connections.open.fetch_sub(1, Ordering::Relaxed) - 1;
-        connections.metrics.connections(left);
+        connections.metrics.set_open_connections(left);
         if left == 0 {
             connections.none.notify_waiters();
         }

@@ -64,7 +64,7 @@ impl Proxy {
             drop(held);
             return self.scheduler.submit(whole).await;
         };
-        self.metrics.call_divided(parts.len());
+        self.metrics.record_division(parts.len());
         let parts: Vec<Arc<Call>> = parts.into_iter().map(|part| Arc::new(self.weigh_call(part))).collect();
         let replies = match self.execute_parts(&whole, &parts, &limits, buffered).await {
             Ok(replies) => replies,

@@ -80,7 +80,7 @@ async fn accept_all(
             Ok((stream, peer)) => (stream, peer.ip()),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
-                proxy.metrics.connection_shed();
+                proxy.metrics.record_shed_connection();
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);
                 continue;
@@ -88,7 +88,7 @@ async fn accept_all(
         };
         pause = PAUSE_MIN;
         let Some(place) = connections.acquire(peer, ConnectionActivity::new(proxy.clock)) else {
-            proxy.metrics.connection_shed();
+            proxy.metrics.record_shed_connection();
             drop(stream);
             continue;
         };

@@ -46,21 +46,21 @@ impl Adaptive {
         hold: impl Fn(Tick) -> Option<KeyDecision>,
     ) -> Option<KeyDecision> {
         let (key, items) = (line.key, line.items);
-        if self.keys.get(&key)?.rejoin.open.is_none() {
+        if self.keys.get(&key)?.cohort_merge.open.is_none() {
             if line.late_head(&self.models.get(&line.head.call.cost_class)?.cost).is_some() {
                 return None;
             }
             let open =
                 self.find_merge(line, leading).filter(|open| Duration::from_nanos(open.return_nanos) <= hold_max())?;
-            if !self.keys.get_mut(&key)?.rejoin.begin(open) {
+            if !self.keys.get_mut(&key)?.cohort_merge.begin(open) {
                 return None;
             }
         }
         let watched = self.keys.get_mut(&key)?;
-        let open = watched.rejoin.open?;
+        let open = watched.cohort_merge.open?;
         if leading {
             // The other cohort is not answered yet.
-            watched.rejoin.wait(items);
+            watched.cohort_merge.wait(items);
             self.note_hold(key, HoldReason::Gather);
             return Some(KeyDecision::NoSlot(None));
         }
@@ -74,7 +74,7 @@ impl Adaptive {
             return Some(held);
         }
         if !open.is_nearly_complete(items) && items < line.cap {
-            watched.rejoin.end();
+            watched.cohort_merge.end();
             return None;
         }
         self.held.remove(&key);

@@ -167,7 +167,7 @@ impl Adaptive {
         let slots = model.slots.in_use();
         // Where several requests may be in flight, each takes an equal share of the items present.
         let shared = if slots > 1 || subject != TestSubject::Nothing { share } else { u32::MAX };
-        let most = caps.items.min(model.worked.saturating_mul(2).max(2)).min(shared).max(1);
+        let most = caps.items.min(model.largest_answered.saturating_mul(2).max(2)).min(shared).max(1);
         // If the weight limit ends a batch before its item limit does, only sizes up to that point
         // are available. Grouping by weight selects its own members instead.
         let weights_matter = model.cost.weights_matter();

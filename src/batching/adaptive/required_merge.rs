@@ -53,7 +53,7 @@ impl Adaptive {
     /// for the batch.
     fn gathering_end(&self, line: &KeyContext<'_>) -> Option<Tick> {
         let now = line.ctx.now;
-        let in_flight = self.keys.get(&line.key).map_or(0, |known| known.out);
+        let in_flight = self.keys.get(&line.key).map_or(0, |known| known.requests_in_flight);
         let hold_max = line.ctx.limits.scope(line.head.call.scope).queue_delay_max;
         let urgent = line.head.call.deadline.map_or(Tick(u64::MAX), |deadline| {
             let arrived = line.head.arrived;

@@ -147,11 +147,11 @@ impl Adaptive {
     pub(super) fn ensure_model(&mut self, class: CostClassId) {
         self.uses += 1;
         if let Some(model) = self.models.get_mut(&class) {
-            model.used = self.uses;
+            model.last_use = self.uses;
             return;
         }
         if self.models.len() >= MODELS_MAX {
-            evict_oldest(&mut self.models, |model| model.used);
+            evict_oldest(&mut self.models, |model| model.last_use);
         }
         let mut model = ClassModel::new(self.uses, self.known_batching);
         if in_flight_of(&self.flights, class).next().is_some() {

@@ -197,7 +197,7 @@ impl Batcher {
             deadlines: taken.deadlines,
             is_retest: batch.retest.is_some(),
         };
-        self.adaptive.sent(now, id, leaving).map(Duration::from_nanos)
+        self.adaptive.on_dispatch(now, id, leaving).map(Duration::from_nanos)
     }
 
     /// Returns the cause to report. The limit that cut a batch short is its cause. A drain is the

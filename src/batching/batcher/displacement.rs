@@ -86,7 +86,7 @@ impl Batcher {
 
     fn displace(&mut self, id: CallId) {
         let Some(queued) = self.late.queue.remove(id).or_else(|| self.queue.remove(id)) else { return };
-        self.adaptive.expired(self.now, &queued);
+        self.adaptive.on_expiry(self.now, &queued);
         self.tallies.on_expiry(queued.call.cost_class, ExpiryReason::QueueFull, queued.call.items);
         self.displaced.0.push(id);
     }

@@ -217,7 +217,7 @@ impl ServerState {
             before.line.abort();
         }
         self.counts.increment(StreamEvent::Opened);
-        self.hub.opened(&StreamRegistry(self.clone()), identity, hello);
+        self.hub.on_open(&StreamRegistry(self.clone()), identity, hello);
     }
 
     /// Unregisters the stream of a connection. The hub is notified unless the stream was replaced.
@@ -232,7 +232,7 @@ impl ServerState {
             own
         };
         if was_open {
-            self.hub.closed(identity);
+            self.hub.on_close(identity);
         }
     }
 

@@ -118,7 +118,7 @@ pub(super) fn judge_mismatch(endpoint: &Endpoint, mismatch: &ResponseMismatch) -
 /// Logs and counts a response that cannot be split.
 pub(super) fn report_mismatch(inner: &Inner, request: &BatchRequest, mismatch: &ResponseMismatch, members: usize) {
     log_mismatch(request, mismatch, members);
-    inner.metrics.mismatch(mismatch.what.as_str());
+    inner.metrics.record_mismatch(mismatch.what.as_str());
 }
 
 fn log_mismatch(request: &BatchRequest, mismatch: &ResponseMismatch, members: usize) {

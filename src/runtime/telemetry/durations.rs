@@ -57,7 +57,7 @@ impl RouteDurations {
             shared.recorder.histogram(Metric::CallDuration, &[route.clone().into(), outcome.as_str().into()])
         });
         histogram.record(latency.as_secs_f64());
-        shared.sampled(1);
+        shared.record_samples(1);
     }
 
     /// Records the time to the first part of a streamed text.
@@ -66,7 +66,7 @@ impl RouteDurations {
         let histogram =
             first_token.get_or_init(|| shared.recorder.histogram(Metric::FirstToken, &[route.clone().into()]));
         histogram.record(time.as_secs_f64());
-        shared.sampled(1);
+        shared.record_samples(1);
     }
 
     /// Records the mean time between two tokens of a stream.
@@ -75,7 +75,7 @@ impl RouteDurations {
         let histogram = output_token_time
             .get_or_init(|| shared.recorder.histogram(Metric::OutputTokenTime, &[route.clone().into()]));
         histogram.record(time.as_secs_f64());
-        shared.sampled(1);
+        shared.record_samples(1);
     }
 
     /// Records the tokens of a call in one direction, `input` or `output`. `source` is `usage` if the

@@ -69,22 +69,22 @@ impl StreamHandler for RecordingSidecar {
         Hello { pod, config: self.in_force(), ..Hello::default() }
     }
 
-    fn report(&self) -> BoxFuture<'_, SidecarReport> {
+    fn take_report(&self) -> BoxFuture<'_, SidecarReport> {
         let routes = vec![self.counts.lock().unwrap().clone()];
         let upstreams = vec![UpstreamReport { port: 8080, ready: true, routes, ..UpstreamReport::default() }];
         std::future::ready(SidecarReport { config: self.in_force(), upstreams, ..SidecarReport::default() }).boxed()
     }
 
-    fn config(&self, config: wire::SidecarConfig) -> BoxFuture<'_, ()> {
+    fn on_config(&self, config: wire::SidecarConfig) -> BoxFuture<'_, ()> {
         self.told.send_modify(|told| told.push(config));
         std::future::ready(()).boxed()
     }
 
-    fn bundle(&self, _: String) -> BoxFuture<'_, ()> {
+    fn on_bundle(&self, _: String) -> BoxFuture<'_, ()> {
         std::future::ready(()).boxed()
     }
 
-    fn status(&self, status: &StreamStatus) {
+    fn on_status(&self, status: &StreamStatus) {
         if let StreamStatus::Lost { reason, message, .. } = status {
             self.lost.send_replace(Some((*reason, message.clone())));
         }

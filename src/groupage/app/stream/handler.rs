@@ -27,7 +27,7 @@ impl StreamHandler for ControlLink {
         }
     }
 
-    fn report(&self) -> BoxFuture<'_, SidecarReport> {
+    fn take_report(&self) -> BoxFuture<'_, SidecarReport> {
         async {
             let now = self.clock.now();
             let since = self.state().reported.replace(now).unwrap_or_default();
@@ -41,15 +41,15 @@ impl StreamHandler for ControlLink {
         .boxed()
     }
 
-    fn config(&self, config: SidecarConfig) -> BoxFuture<'_, ()> {
+    fn on_config(&self, config: SidecarConfig) -> BoxFuture<'_, ()> {
         self.apply_config(config).boxed()
     }
 
-    fn bundle(&self, pem: String) -> BoxFuture<'_, ()> {
+    fn on_bundle(&self, pem: String) -> BoxFuture<'_, ()> {
         self.write(move |folder| kept::keep_bundle(folder, &pem)).boxed()
     }
 
-    fn status(&self, status: &StreamStatus) {
+    fn on_status(&self, status: &StreamStatus) {
         match status {
             StreamStatus::Open { address, protocol } => {
                 self.state().logged.clear();

@@ -39,7 +39,7 @@ impl Driver<'_> {
         }
         if let Some((_, first)) = members.first() {
             let delays = || members.iter().map(|(_, queued)| now.since(queued.arrived));
-            self.supervisor.metrics.dispatched(&sample, delays());
+            self.supervisor.metrics.record_dispatch(&sample, delays());
             if let Some(observer) = self.supervisor.metrics.observer() {
                 observer.on_dispatch(first.submission.scope, sample.items, &mut delays());
             }
