@@ -105,7 +105,7 @@ pub struct Batch {
     pub cause: DispatchCause,
     /// Set if the batch is a single mergeable call that is dispatched alone by a decision of the
     /// proxy.
-    pub lone: Option<UnbatchedReason>,
+    pub unbatched_reason: Option<UnbatchedReason>,
     /// Set if the batch is a single call, to compare batches with. It has to be sent as a batch is,
     /// over a connection of its own if batches have one.
     pub own_connection: bool,

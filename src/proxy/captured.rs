@@ -69,10 +69,10 @@ pub(super) async fn run(
         DetectedConnection::Http => connection::run(proxy, (stream, peer), Bytes::from(ahead), state, guard).await,
         DetectedConnection::Bytes(reason, upstream, answer) => {
             proxy.metrics.record_relay(reason);
-            guard.place.activity().set_relayed();
+            guard.permit.activity().set_relayed();
             // A relayed connection drops the state of a served one: the tunnel needs only its two
             // ends, and parses no heads.
-            let activity = guard.place.activity();
+            let activity = guard.permit.activity();
             let flow = ConnectionMemory::new(&proxy.buffers, &activity);
             let client = MonitoredStream::new(stream, Bytes::new(), (&activity, &flow), (0, guard));
             Box::pin(relay_connection(&proxy, client, upstream, (ahead, answer))).await;

@@ -1,4 +1,4 @@
-//! The credit of a line for merging its cohorts, and the merge in progress.
+//! The credit of a key queue for merging its cohorts, and the merge in progress.
 //!
 //! Calls that are held for a merge may be late. Every call that is sent earns credit, a late one
 //! costs eight times as much, and a merge that failed doubles the price, so that at most one call
@@ -16,7 +16,7 @@ const CREDIT_MAX: u64 = 2 * CREDIT_START;
 /// is late in vain.
 const DEARER_MAX: u64 = 64;
 
-/// Credit of a line for merging its cohorts, and the merge in progress.
+/// Credit of a key queue for merging its cohorts, and the merge in progress.
 #[derive(Debug, Clone)]
 pub(super) struct CohortMerge {
     credit: u64,
@@ -25,7 +25,7 @@ pub(super) struct CohortMerge {
     pub(super) open: Option<PendingMerge>,
 }
 
-/// A merge in progress, during which the line is held.
+/// A merge in progress, during which the key queue is held.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PendingMerge {
     /// Nanoseconds from the answer within which the other cohort returns.
@@ -75,7 +75,7 @@ impl CohortMerge {
         }
     }
 
-    /// Records the dispatch of a batch of the line.
+    /// Records the dispatch of a batch of the key queue.
     pub(super) fn on_dispatch(&mut self, items: u32) {
         self.credit = (self.credit + u64::from(items)).min(CREDIT_MAX);
         if self.open.is_some_and(|open| open.is_nearly_complete(items)) {

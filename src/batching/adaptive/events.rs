@@ -34,7 +34,7 @@ fn scale(value: u64, to: u64, from: u64) -> u64 {
 
 impl Adaptive {
     /// Records that a call was queued. `idle`: nothing was queued or in flight before it. `queued`:
-    /// items of its line that were queued already.
+    /// items of its key queue that were queued already.
     pub(in super::super) fn on_arrival(&mut self, now: Tick, call: &Call, idle: bool, queued: u64) {
         self.mix.on_arrival(now, call.priority);
         // Such a call has a merge key of its own that no later call shares.
@@ -119,9 +119,9 @@ impl Adaptive {
     }
 
     /// Records the end of a batch. Returns `true` if its sample showed that the server was
-    /// replaced. `tokens`: those of all streams of its class so far, if the response was one; `queued`: items of its
-    /// class that are queued; `items_max`: the largest batch that
-    /// the limits allow.
+    /// replaced. `tokens`: those of all streams of its class so far, if the response was one;
+    /// `queued`: items of its class that are queued; `items_max`: the largest batch that the limits
+    /// allow.
     pub(in super::super) fn on_completion(
         &mut self,
         now: Tick,
@@ -243,8 +243,9 @@ impl Adaptive {
         let (mut work, mut time, mut learning) = (0, 0, false);
         if let Some(ClassModel { cost, flow, .. }) = self.models.get(&call.cost_class) {
             (work, time) = (fair_queueing::charged_work(cost, batch, call, share), cost.time(batch.items));
-            // Under a limit above the knee, a call also waits in the server, for a time that changes
-            // with the limit. Flows charged before and after a change would differ by turns.
+            // Under a limit above the knee, a call also waits in the server, for a time that
+            // changes with the limit. Flows charged before and after a change would differ by
+            // turns.
             if let Some(base) = flow.ordered_base() {
                 work = scale(work, base, cost.time(1));
             }
@@ -254,8 +255,8 @@ impl Adaptive {
             work = self.weight_price.charge(call.weight.sum, work);
             time = time.max(work.saturating_mul(share));
         }
-        // The cost of a call is not known while the limit is being found: a charge that is too large
-        // would cost its flow several turns.
+        // The cost of a call is not known while the limit is being found: a charge that is too
+        // large would cost its flow several turns.
         self.clocks.charge_flow(call.flow(), work, time, sole_flow || learning);
     }
 

@@ -30,7 +30,7 @@ pub(super) struct ClassModel {
     /// Estimator of the lead under a concurrency limit, which also refines the limit by one.
     pub(super) slots: SlotEstimator,
     /// `true` if the last dispatch took the last slot and left at least another batch of its size
-    /// in the line.
+    /// in the key queue.
     pub(super) backlog: bool,
     /// Value of `Adaptive::uses` at creation. Batches dispatched before it belong to an earlier
     /// model of the class.
@@ -53,7 +53,7 @@ pub(super) struct ClassModel {
 pub(super) struct KeyModel {
     pub(super) arrivals: ArrivalEstimator,
     pub(super) class: Option<CostClassId>,
-    /// Reason for which the line was last held since its last batch.
+    /// Reason for which the key queue was last held since its last batch.
     pub(super) held: Option<HoldReason>,
     /// Number of requests in flight that carry calls of this key.
     pub(super) requests_in_flight: u32,

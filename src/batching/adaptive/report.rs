@@ -82,7 +82,7 @@ pub struct LearnedGauges {
 // === impl Adaptive ===
 
 impl Adaptive {
-    /// Records that a line is held. Counted once per batch and reason.
+    /// Records that a key queue is held. Counted once per batch and reason.
     pub(super) fn note_hold(&mut self, key: KeyId, hold: HoldReason) {
         if let Some(watched) = self.keys.get_mut(&key)
             && watched.held.replace(hold) != Some(hold)

@@ -76,7 +76,7 @@ fn a_ceiling_of_one_item_forbids_merging_until_its_retest_of_two() {
         assert_eq!((batcher.ceiling(CostClassId(0)), batcher.merge_limit(ms(21), &call(9))), (Some(1), refused));
         (10..14).for_each(|id| batcher.enqueue(ms(30), call(id)).unwrap());
         let alone = dispatched(&mut batcher, ms(30));
-        assert_eq!((ids(&alone), alone.lone), (vec![10], refused.1));
+        assert_eq!((ids(&alone), alone.unbatched_reason), (vec![10], refused.1));
         batcher.complete(ms(1100), alone.id, ok(MS));
         let retest = dispatched(&mut batcher, ms(1100));
         assert_eq!((ids(&retest), retest.cause), (vec![11, 12], DispatchCause::Probe));

@@ -63,7 +63,7 @@ impl Driver<'_> {
             queue_delay: now.since(queued.arrived),
             held: holds.reason(now, queued.arrived),
             mode,
-            unbatched_reason: batch.lone,
+            unbatched_reason: batch.unbatched_reason,
             own_connection: batch.own_connection,
             predicted: batch.predicted,
             sent: Some(now),
