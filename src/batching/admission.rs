@@ -1,5 +1,6 @@
-//! An AIMD (additive increase, multiplicative decrease) limit on forwarded calls, active after the
-//! server has refused one with 429 or 503.
+//! An AIMD limit (additive increase, multiplicative decrease) on forwarded calls, active after the
+//! server has refused one with 429 or 503. The rule is that of Chiu and Jain ("Analysis of the
+//! increase and decrease algorithms for congestion avoidance in computer networks", 1989).
 //!
 //! Without a refusal there is no limit, and only the clients bound their concurrency, as without a
 //! proxy. A refusal cuts the limit below the number in flight, rounds of successful calls raise it
