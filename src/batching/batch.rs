@@ -159,8 +159,8 @@ pub enum BatchOutcome {
     },
     /// The response had a wrong count, index or shape. Batches of this merge key are quarantined.
     Mismatched,
-    /// The response was complete, but a part of it may quote the input of a member, so none received
-    /// it. The server accepts batches.
+    /// The response was complete, but a part of it may quote the input of a member, so none
+    /// received it. The server accepts batches.
     Withheld,
     /// The batch failed, and members that failed together succeeded when sent alone: the server
     /// does not accept batches.

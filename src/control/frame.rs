@@ -49,7 +49,8 @@ pub fn encode(json: &[u8]) -> Result<Bytes, FrameError> {
 // === impl FrameDecoder ===
 
 impl FrameDecoder {
-    /// Appends received bytes. The caller then takes frames until [`Self::next_frame`] returns `None`.
+    /// Appends received bytes. The caller then takes frames until [`Self::next_frame`] returns
+    /// `None`.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }

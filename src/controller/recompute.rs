@@ -2,7 +2,8 @@
 //!
 //! It runs after every change, over the whole cluster state. The result is compared with the
 //! existing objects, and only differences are written (`apply`). Sidecar reports and rollouts
-//! arrive as [`ObservedState`]: without it no pod is connected, and every change is in force at once.
+//! arrive as [`ObservedState`]: without it no pod is connected, and every change is in force at
+//! once.
 
 mod findings;
 mod profiles;

@@ -291,9 +291,10 @@ impl ClientConnectionPermit {
 
     /// Returns the maximum number of streams of a new HTTP/2 connection: an equal share, over all
     /// open connections, of the streams that fit into half the memory budget of calls. hyper spawns
-    /// a task for each stream before it polls any. [`STREAMS_MIN`] while that half is held: a client
-    /// whose connection was evicted because it takes no responses would begin all of its calls
-    /// again. A stream beyond the limit is refused before it is a call, so it may be repeated.
+    /// a task for each stream before it polls any. [`STREAMS_MIN`] while that half is held: a
+    /// client whose connection was evicted because it takes no responses would begin all of its
+    /// calls again. A stream beyond the limit is refused before it is a call, so it may be
+    /// repeated.
     pub(super) fn streams_max(&self, is_tight: bool) -> u32 {
         let share = self.share(self.connections.buffered_bytes / 2 / STREAM);
         if is_tight { STREAMS_MIN } else { share.max(STREAMS_MIN) }

@@ -161,8 +161,8 @@ pub struct RoutingTable {
     /// A merged route names its protocol, which requests batching even in front of a server that
     /// batches by itself.
     pub names_protocol: bool,
-    /// Calls for text are queued. They pass through under a policy with a fixed number of slots, which
-    /// is meant for batches: an engine runs many such calls at once.
+    /// Calls for text are queued. They pass through under a policy with a fixed number of slots,
+    /// which is meant for batches: an engine runs many such calls at once.
     pub admits_generation: bool,
     /// Minimum amount by which SLO deadlines are moved earlier, in thousandths of the SLO.
     pub shift_permille: u32,

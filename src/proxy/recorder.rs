@@ -101,7 +101,8 @@ impl CallRecorder {
     }
 
     /// Records that no adapter recognised the call. `route` is the route of the policy that matches
-    /// it: the latency of the call counts for that route, although nothing else of the route applies.
+    /// it: the latency of the call counts for that route, although nothing else of the route
+    /// applies.
     pub(super) fn on_unrecognised(
         &mut self,
         reason: UnmergeableReason,

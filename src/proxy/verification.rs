@@ -1,8 +1,8 @@
 //! `verify`: sampled members of batches are also sent alone, and the two responses are compared.
 //!
 //! The client has its response by then, and never waits for the comparison. The additional call is
-//! queued like any other, so that it occupies a slot, and it is taken from the replay budget. If the
-//! responses differ by more than rounding explains, the merge key is put in quarantine.
+//! queued like any other, so that it occupies a slot, and it is taken from the replay budget. If
+//! the responses differ by more than rounding explains, the merge key is put in quarantine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

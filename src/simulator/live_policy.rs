@@ -23,7 +23,8 @@ use super::upstream::UpstreamState;
 /// An action to carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LiveAction {
-    /// Send these calls upstream as one batch, then report the response to [`LivePolicy::on_response`].
+    /// Send these calls upstream as one batch, then report the response to
+    /// [`LivePolicy::on_response`].
     Send(SimBatchId, Vec<CallId>),
     /// Answer this call with a failure, since it ended with this outcome.
     Fail(CallId, CallOutcome),

@@ -74,8 +74,8 @@ impl Batcher {
         self.end_batch(now, batch, observed, None);
     }
 
-    /// Records the end of an execution whose response was a stream of generated tokens, and frees its
-    /// slot. `tokens`: those of all streams of its class so far.
+    /// Records the end of an execution whose response was a stream of generated tokens, and frees
+    /// its slot. `tokens`: those of all streams of its class so far.
     pub fn complete_stream(&mut self, now: Tick, batch: BatchId, observed: Observation, tokens: u64) {
         self.end_batch(now, batch, observed, Some(tokens));
     }

@@ -88,8 +88,8 @@ impl ConcurrencyLimiter {
         let total = self.items_here(done.queued);
         let flights = limit.unwrap_or(f64::from(self.flights));
         let grown = !self.is_growing(done.queued);
-        // One trial is made after a change of the server. Otherwise pairs have to be cheap, which find
-        // no partner if few calls are in flight.
+        // One trial is made after a change of the server. Otherwise pairs have to be cheap, which
+        // find no partner if few calls are in flight.
         let paired = self.pairs.count >= 1 && self.pairs.cost < PAIR_COST_MAX;
         let warranted = self.slower || self.merged_flights >= OPEN_MIN && paired;
         if !grown || flights < 2.0 || limit.is_none() && !warranted {

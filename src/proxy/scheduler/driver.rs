@@ -48,8 +48,8 @@ struct Driver<'a> {
     weight_cap: ExportedCap,
     /// The server advertises that it batches by itself.
     batches_itself: bool,
-    /// Cost classes of calls that arrived before the limits that the server publishes were known, with
-    /// the document that has them. Their calls leave one by one until then.
+    /// Cost classes of calls that arrived before the limits that the server publishes were known,
+    /// with the document that has them. Their calls leave one by one until then.
     pending_limits: Vec<(CostClassId, LimitsSource)>,
     queued: HashMap<CallId, QueuedCall>,
     in_flight: HashMap<BatchId, InFlightExecution>,

@@ -56,8 +56,8 @@ pub(super) fn judge_failure(endpoint: &Endpoint, kind: FailureKind) -> PartResul
     }
 }
 
-/// Judges a batch that was rejected as a whole because of its size, or not sent at all. None of it was
-/// executed, so its parts are not replays.
+/// Judges a batch that was rejected as a whole because of its size, or not sent at all. None of it
+/// was executed, so its parts are not replays.
 pub(super) const fn judge_too_large(too_large: BatchTooLarge, refusal: Option<BatchRefusal>) -> PartResult {
     let limit = too_large.limit;
     PartResult::Retry {

@@ -1,5 +1,5 @@
-//! End-to-end latency of calls, by route and outcome, the calls that a route passes through, and the
-//! tokens of those that generate text.
+//! End-to-end latency of calls, by route and outcome, the calls that a route passes through, and
+//! the tokens of those that generate text.
 //!
 //! A histogram is registered with its first sample, since every bucket is a series and most routes
 //! have only two of the six outcomes.
@@ -78,8 +78,8 @@ impl RouteDurations {
         shared.record_samples(1);
     }
 
-    /// Records the tokens of a call in one direction, `input` or `output`. `source` is `usage` if the
-    /// response reports them, and `events` if its events were counted.
+    /// Records the tokens of a call in one direction, `input` or `output`. `source` is `usage` if
+    /// the response reports them, and `events` if its events were counted.
     pub fn record_tokens(&self, direction: &'static str, source: &'static str, tokens: u64) {
         let RouteHistograms { shared, route, .. } = &*self.0;
         let labels = [route.clone().into(), direction.into(), source.into()];
