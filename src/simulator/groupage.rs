@@ -246,7 +246,7 @@ impl SimPolicy for GroupagePolicy {
     fn on_arrival(&mut self, proxy: &mut SimProxy, id: CallId) {
         let now = proxy.now();
         let call = self.shift_deadline(proxy.arrival(id).call.clone());
-        if self.core.offer(now, call).is_err() {
+        if self.core.enqueue(now, call).is_err() {
             proxy.reject(id);
         }
         self.apply_decisions(proxy);

@@ -1,5 +1,4 @@
-//! The batch that a key queue may send now, while the steps of a decision settle whether it leaves
-//! and with which calls.
+//! A candidate batch of one key queue, refined by the decision steps.
 
 use std::time::Duration;
 

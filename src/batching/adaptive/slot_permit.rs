@@ -13,7 +13,7 @@ use super::super::stats::HoldReason;
 use super::batch_draft::TestSubject;
 use super::decision::{Action, DispatchKind, KeyDecision};
 use super::fair_queueing;
-use super::lost_requests::SpareRoom;
+use super::lost_requests::ExtraPermit;
 use super::models::{ClassModel, in_flight_of, model_of};
 use super::queue_view::KeyContext;
 use super::state::Adaptive;
@@ -22,7 +22,7 @@ use super::state::Adaptive;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SlotPermit {
     permit: Permit,
-    spare: SpareRoom,
+    extra: ExtraPermit,
     pub(super) subject: TestSubject,
     /// Items of the class that are queued.
     queued: u64,
@@ -63,10 +63,10 @@ impl Adaptive {
         }
         model.flow.set_ordered(ctx.now, ctx.limits.ordered || self.mix.is_mixed(ctx.now));
         let permit = model.flow.permit(&request);
-        let spare = if permit == Permit::Full {
-            model.spare_room(in_flight_of(&self.flights, class_id), merge, ctx.now, self.mean_time)
+        let extra = if permit == Permit::Full {
+            model.extra_permit(in_flight_of(&self.flights, class_id), merge, ctx.now, self.mean_time)
         } else {
-            SpareRoom::None(None)
+            ExtraPermit::None(None)
         };
         if let Some(limit) = model.flow.limit() {
             model.slots.set_count(limit);
@@ -74,7 +74,7 @@ impl Adaptive {
         // A probe must not wait for anything. Holding is also pointless while overdue requests are
         // counted as lost, because no slot is about to free.
         let is_testing =
-            model.flow.is_testing(queued) || spare == SpareRoom::Lost || matches!(permit, Permit::Probe(_));
+            model.flow.is_testing(queued) || extra == ExtraPermit::ReplaceLost || matches!(permit, Permit::Probe(_));
         let subject = match () {
             () if model.flow.is_growing(queued) => TestSubject::BatchSize,
             () if is_testing => TestSubject::Limit,
@@ -83,7 +83,7 @@ impl Adaptive {
         let is_padded = model.cost.base_kind() == CostMeasure::Padded;
         let caps = BatchCaps::new(ctx.limits.scope(head.call.scope), queue.class, is_padded);
         let in_flight = model.flow.in_flight();
-        ControlFlow::Continue(SlotPermit { permit, spare, subject, queued, in_flight, caps })
+        ControlFlow::Continue(SlotPermit { permit, extra, subject, queued, in_flight, caps })
     }
 
     /// Returns the share of a permit, the upper bound on the items of the batch. Permits that fix
@@ -153,15 +153,15 @@ impl Adaptive {
         slot: &SlotPermit,
         use_lead: LeadStep,
     ) -> ControlFlow<KeyDecision, u32> {
-        let overdue = match slot.spare {
-            SpareRoom::OneCall => {
+        let overdue = match slot.extra {
+            ExtraPermit::Probe => {
                 return ControlFlow::Break(self.send_single(queue, slot.caps, DispatchKind::Batch));
             }
-            SpareRoom::None(next) => next,
-            SpareRoom::Lost => None,
+            ExtraPermit::None(next) => next,
+            ExtraPermit::ReplaceLost => None,
         };
         let availability = match slot.subject {
-            _ if slot.spare == SpareRoom::Lost => SlotAvailability::Free,
+            _ if slot.extra == ExtraPermit::ReplaceLost => SlotAvailability::Free,
             TestSubject::Nothing => use_lead(self, queue, slot),
             TestSubject::Limit | TestSubject::BatchSize => SlotAvailability::Busy,
         };

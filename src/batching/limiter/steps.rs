@@ -1,4 +1,8 @@
 //! Steps of the limit: trials that are due, and the limit that results from one.
+//!
+//! The load curve is measured with unbatched calls. Whether merged calls gain from another limit
+//! shows only in their sojourn times, so the limit is moved in steps, and each step is compared
+//! with the time before.
 
 use super::super::tick::Tick;
 use super::growth::BatchCap;

@@ -211,7 +211,7 @@ impl PolicyRuntime {
             note: event.message,
         }));
         for result in &next.verdicts {
-            let reported = (result.calls.0, Some(verdict(result, view.wall)));
+            let reported = (result.calls, Some(verdict(result, view.wall)));
             self.verdicts.insert(result.profile.clone(), reported);
         }
         let mut status = BatchPolicyStatus::default();
