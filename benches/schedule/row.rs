@@ -10,7 +10,7 @@ use std::time::Duration;
 use groupage::batching::Tick;
 use groupage::simulator::baseline::Baseline;
 use groupage::simulator::curve::CostCurve;
-use groupage::simulator::groupage::GroupagePolicy;
+use groupage::simulator::groupage_policy::GroupagePolicy;
 use groupage::simulator::metrics::CallFilter;
 use groupage::simulator::scenario::Scenario;
 use groupage::simulator::upstream::{EngineServer, ServerLimits, SlotServer, UpstreamKind};

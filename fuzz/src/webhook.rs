@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use groupage::controller::webhook::{ReviewContext, answer, decode, explain_gap};
-use groupage::controller::world::ClusterState;
+use groupage::controller::cluster_state::ClusterState;
 use groupage::injector::InjectionContext;
 use serde_json::Value;
 

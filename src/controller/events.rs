@@ -11,7 +11,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::{mpsc, watch};
 
 use super::FIELD_MANAGER;
-use super::world::{ObjectMetadata, OwnerRef};
+use super::cluster_state::{ObjectMetadata, OwnerRef};
 use crate::api::v1alpha1::API_VERSION;
 use crate::batching::Tick;
 use crate::clock::Clock;

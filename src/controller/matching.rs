@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::world::{ClusterState, ObjectKey, ObjectTable, OwnerRef, Pod, Policy, in_namespace};
+use super::cluster_state::{ClusterState, ObjectKey, ObjectTable, OwnerRef, Pod, Policy, in_namespace};
 use crate::api::v1alpha1::{BatchPolicySpec, LabelSelector, TargetRef};
 
 /// Annotation with which a pod names its policy.

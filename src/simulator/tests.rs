@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::baseline::Baseline;
 use super::curve::CostCurve;
-use super::groupage::GroupagePolicy;
+use super::groupage_policy::GroupagePolicy;
 use super::metrics::{CallFilter, LatencySummary};
 use super::scenario::{self, Scenario};
 use super::upstream::{ServerLimits, SlotServer, UpstreamKind};

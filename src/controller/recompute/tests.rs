@@ -6,11 +6,11 @@ use serde_json::json;
 
 use super::*;
 use crate::attachment::attach_all;
+use crate::cluster_state::fixtures::*;
+use crate::cluster_state::{OwnerRef, Pod};
 use crate::injector::STATUS;
-use crate::observed::PodObserved;
+use crate::observed_state::PodObserved;
 use crate::status::{ConditionState, ConditionStatus, is_single_word};
-use crate::world::fixtures::*;
-use crate::world::{OwnerRef, Pod};
 
 /// All inputs, modifiable by a test.
 #[derive(Default)]

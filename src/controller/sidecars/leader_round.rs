@@ -13,12 +13,12 @@ use super::{SidecarController, State};
 use crate::api::v1alpha1::{BatchPolicySpec, BatchProfileSpec};
 use crate::attachment::{Attachment, AttachmentMap, RequestedProfile};
 use crate::batching::Tick;
+use crate::cluster_state::{ClusterState, ObjectKey};
 use crate::control::server::StreamRegistry;
-use crate::observed::{ObservedState, PodObserved, PolicyObserved};
+use crate::observed_state::{ObservedState, PodObserved, PolicyObserved};
 use crate::rollout::UnixSeconds;
 use crate::tuner;
 use crate::tuner::learned::InitialState;
-use crate::world::{ClusterState, ObjectKey};
 
 // === impl SidecarController ===
 

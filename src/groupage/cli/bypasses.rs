@@ -12,8 +12,8 @@ use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::Value;
 
 use super::cluster::describe_api_error;
+use crate::controller::cluster_state::{self, ClusterState, ObjectKey, ObjectTable, Pod, in_namespace};
 use crate::controller::matching::selected_by;
-use crate::controller::world::{self, ClusterState, ObjectKey, ObjectTable, Pod, in_namespace};
 use crate::injector::{STATUS, ServiceFix, current_bypasses, remedy, service_fixes};
 
 /// Page size of a list request, the same as `kubectl`'s.
@@ -105,7 +105,7 @@ impl BypassObjects {
         ];
         for (group, version, kind) in kinds {
             let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-            let take = |object| world::from_referrer(&resource.api_version, kind, object);
+            let take = |object| cluster_state::from_referrer(&resource.api_version, kind, object);
             match list(client, space, &resource, take).await {
                 Ok(found) => objects.tables.push(table(found.into_iter())),
                 Err(reason) => {
@@ -120,7 +120,7 @@ impl BypassObjects {
     /// Creates a value with the objects of a single kind.
     #[cfg(test)]
     pub(super) fn of(api_version: &str, kind: &str, found: Vec<DynamicObject>) -> Self {
-        let found = found.into_iter().map(|one| world::from_referrer(api_version, kind, one));
+        let found = found.into_iter().map(|one| cluster_state::from_referrer(api_version, kind, one));
         Self { tables: vec![table(found)], is_complete: true }
     }
 
@@ -179,7 +179,7 @@ mod tests {
         let pod = serde_json::from_value(json!({"metadata": {
             "name": "web-1", "namespace": "ml", "labels": {"app": "web"}, "annotations": {STATUS: record.to_string()},
         }}));
-        let (_, pod) = world::from_pod(&pod.unwrap());
+        let (_, pod) = cluster_state::from_pod(&pod.unwrap());
         let service = |port: Value| {
             serde_json::from_value::<DynamicObject>(json!({
                 "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "ml"},

@@ -22,8 +22,8 @@ use super::bypasses::{self, BypassObjects, table};
 use super::cluster::{self, ClusterTarget, describe_api_error};
 use super::pod_problem::pod_problem;
 use super::sidecar_metrics::{self, MetricsPort, PodMetrics};
+use crate::controller::cluster_state::{self, ClusterState, ObjectKey};
 use crate::controller::matching::{PodSubject, choose};
-use crate::controller::world::{self, ClusterState, ObjectKey};
 use crate::injector::{INJECTED, STATUS};
 use crate::tuner::format_rounded;
 
@@ -153,7 +153,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
 /// Returns the metrics port of a running pod.
 fn metrics_port(pod: &Pod) -> Option<MetricsPort> {
     let running = pod.status.as_ref()?.phase.as_deref() == Some("Running");
-    let (key, pod) = world::from_pod(pod);
+    let (key, pod) = cluster_state::from_pod(pod);
     let status: Value = serde_json::from_str(pod.annotations.get(STATUS)?).ok()?;
     Some((key.namespace, key.name, status["metrics"].as_u64().filter(|_| running)?))
 }
@@ -168,11 +168,11 @@ impl ClusterSnapshot {
         let policies = cluster::groupage_resource("BatchPolicy", "batchpolicies");
         let policies = bypasses::list(client, space, &policies, |policy| policy).await;
         let sets = ApiResource::from_gvk(&GroupVersionKind::gvk("apps", "v1", "ReplicaSet"));
-        let sets = bypasses::list(client, space, &sets, |set| world::from_owner(&set.metadata)).await;
+        let sets = bypasses::list(client, space, &sets, |set| cluster_state::from_owner(&set.metadata)).await;
         let policies = policies.map_err(|reason| refused.push(reason)).ok();
         let sets = sets.map_err(|reason| refused.push(reason)).ok();
         let world = policies.as_ref().zip(sets).map(|(policies, sets)| ClusterState {
-            policies: table(policies.iter().map(world::from_policy)),
+            policies: table(policies.iter().map(cluster_state::from_policy)),
             replica_sets: table(sets.into_iter()),
             ..ClusterState::default()
         });
@@ -181,7 +181,7 @@ impl ClusterSnapshot {
     }
 
     /// Returns the policy that a pod follows, by the controller's rule.
-    fn policy(&self, pod: &world::Pod, recorded: Option<String>) -> Option<String> {
+    fn policy(&self, pod: &cluster_state::Pod, recorded: Option<String>) -> Option<String> {
         let Some(world) = &self.world else { return recorded };
         let namespace = pod.meta.key.namespace.as_str();
         let workload = world.workload(namespace, pod.owner.as_ref(), &pod.labels);
@@ -199,7 +199,7 @@ impl ClusterSnapshot {
     }
 
     /// Returns the mode of a pod's sidecar, which its annotation or its policy sets.
-    fn mode(&self, pod: &world::Pod, policy: &Value) -> String {
+    fn mode(&self, pod: &cluster_state::Pod, policy: &Value) -> String {
         let written = pod.annotations.get(MODE).map(|written| written.trim());
         let own = MODES.into_iter().find(|mode| written.is_some_and(|written| written.eq_ignore_ascii_case(mode)));
         let mode = own.map(str::to_owned).or_else(|| text(policy, "/spec/mode"));
@@ -213,7 +213,7 @@ fn text(value: &Value, path: &str) -> Option<String> {
 }
 
 fn pod_row(object: &Pod, known: &ClusterSnapshot) -> PodRow {
-    let (ObjectKey { namespace, name }, pod) = world::from_pod(object);
+    let (ObjectKey { namespace, name }, pod) = cluster_state::from_pod(object);
     let record = pod.annotations.get(STATUS).map(String::as_str).unwrap_or_default();
     let status: Value = serde_json::from_str(record).unwrap_or_default();
     let followed = known.policy(&pod, text(&status, "/policy"));

@@ -4,9 +4,9 @@
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use super::kept;
 use super::link::ControlLink;
 use super::report::ReportedPort;
+use super::stored_settings;
 use crate::control::client::{DisconnectReason, StreamHandler, StreamStatus};
 use crate::control::wire::{Hello, PodIdentity, SidecarConfig, SidecarReport};
 
@@ -46,7 +46,7 @@ impl StreamHandler for ControlLink {
     }
 
     fn on_bundle(&self, pem: String) -> BoxFuture<'_, ()> {
-        self.write(move |folder| kept::keep_bundle(folder, &pem)).boxed()
+        self.write(move |folder| stored_settings::keep_bundle(folder, &pem)).boxed()
     }
 
     fn on_status(&self, status: &StreamStatus) {

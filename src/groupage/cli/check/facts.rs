@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::cli::bypasses::{self, BypassObjects};
 use crate::cli::cluster::{self, describe_api_error};
 use crate::cli::pod_problem::pod_problem;
-use crate::controller::world;
+use crate::controller::cluster_state;
 use crate::injector::INJECT;
 
 /// Name of the `MutatingWebhookConfiguration` that an installation creates.
@@ -125,8 +125,8 @@ pub(super) fn summarize_pod(pod: &Pod, objects: &BypassObjects) -> Value {
         },
         "status": {"phase": pod.status.as_ref().and_then(|status| status.phase.as_ref())},
         // These keys are not fields of a Pod.
-        "around": objects.bypasses_of(&world::from_pod(pod).1),
-        "remedy": objects.remedy(&world::from_pod(pod).1),
+        "around": objects.bypasses_of(&cluster_state::from_pod(pod).1),
+        "remedy": objects.remedy(&cluster_state::from_pod(pod).1),
         "trouble": pod_problem(pod),
     })
 }

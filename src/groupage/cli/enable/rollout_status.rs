@@ -10,7 +10,7 @@ use crate::cli::cluster::{ClusterClient, WorkloadName};
 use crate::cli::pod_problem::pod_problem;
 use crate::cli::pods::list_live_pods;
 use crate::cli::sidecar_metrics::{self, PodMetrics};
-use crate::controller::world;
+use crate::controller::cluster_state;
 use crate::injector::{CONTAINER, STATUS, ServiceFix};
 
 /// The pods of a workload after a rollout.
@@ -42,13 +42,13 @@ impl CaptureReport {
         let pods = list_live_pods(cluster, workload).await?;
         let objects = BypassObjects::read(&cluster.client, Some(&cluster.namespace)).await.0;
         let ports = pods.iter().filter_map(|pod| {
-            let (key, pod) = world::from_pod(pod);
+            let (key, pod) = cluster_state::from_pod(pod);
             Some((key.namespace, key.name, metrics_port(pod.annotations.get(STATUS)?)?))
         });
         // Without the permission to read the metrics, only the call counts are missing.
         let (mut metrics, _) = sidecar_metrics::read(&cluster.client, ports.collect()).await;
         let pods = pods.iter().map(|object| {
-            let (key, pod) = world::from_pod(object);
+            let (key, pod) = cluster_state::from_pod(object);
             PodStatus {
                 has_sidecar: pod.annotations.contains_key(STATUS),
                 bypasses: objects.bypasses_of(&pod),

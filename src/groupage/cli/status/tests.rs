@@ -30,8 +30,8 @@ fn known(policies: &[Value], services: &[Value]) -> ClusterSnapshot {
         },
     });
     let world = ClusterState {
-        policies: table(policies.iter().map(|policy| world::from_policy(&object(policy)))),
-        replica_sets: table(std::iter::once(world::from_owner(&object(&set).metadata))),
+        policies: table(policies.iter().map(|policy| cluster_state::from_policy(&object(policy)))),
+        replica_sets: table(std::iter::once(cluster_state::from_owner(&object(&set).metadata))),
         ..ClusterState::default()
     };
     let bypass_objects = BypassObjects::of("v1", "Service", services.iter().map(object).collect());

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::jiff::Timestamp;
 
 use super::attachment::AttachmentMap;
+use super::cluster_state::{ClusterState, ObjectKey};
 use super::events::EventNotice;
 use super::status::ConditionState;
-use super::world::{ClusterState, ObjectKey};
 use crate::api::v1alpha1::{BatchingSummary, LearnedState, PodTuning, ProfileVerdict, RolloutStatus};
 
 /// Reports of the sidecars and progress of rollouts.
