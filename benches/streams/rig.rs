@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use groupage::clock::Clock;
 use groupage::control::client::{
-    CaBundles, Client, ControlClientConfig, ControllerAddress, StreamHandler, StreamStatus, StreamTimeouts,
+    CaBundles, Client, ControlClientConfig, ControllerAddress, SidecarStreamHandler, StreamStatus, StreamTimeouts,
 };
 use groupage::control::wire::{
     AppliedConfig, Hello, OutcomeCounts, PodIdentity, RouteReport, SidecarConfig, SidecarReport, UpstreamReport,
@@ -225,7 +225,7 @@ impl Process {
     }
 }
 
-impl StreamHandler for Process {
+impl SidecarStreamHandler for Process {
     fn hello(&self) -> Hello {
         let pod =
             PodIdentity { uid: self.uid.clone(), name: self.name.clone(), namespace: "a".into(), node: String::new() };

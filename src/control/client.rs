@@ -1,5 +1,5 @@
 //! The sidecar's end of the control stream: opens the stream, keeps it open, and passes received
-//! messages to a [`StreamHandler`].
+//! messages to a [`SidecarStreamHandler`].
 //!
 //! It runs beside the data path, on the runtime of the admin ports, and serving never waits for it.
 //! Without a controller it reconnects after 0.5 to 30 s, with exponential backoff and jitter, while
@@ -11,7 +11,7 @@
 //! token is read from its file at each connect, because the kubelet rotates it.
 //!
 //! Applying a `SidecarConfig`, filling a `SidecarReport` and storing a bundle are left to the
-//! [`StreamHandler`].
+//! [`SidecarStreamHandler`].
 
 mod address;
 mod connect;
@@ -52,7 +52,7 @@ pub struct ControlClientConfig {
 }
 
 /// The process that the stream serves.
-pub trait StreamHandler: Send + Sync + 'static {
+pub trait SidecarStreamHandler: Send + Sync + 'static {
     /// Returns the sidecar's identity and the settings in force. The client fills in version,
     /// features and epoch.
     fn hello(&self) -> Hello;
@@ -168,7 +168,7 @@ impl Client {
     }
 
     /// Keeps the stream open until the process ends.
-    pub async fn run(self, sidecar: Arc<dyn StreamHandler>) {
+    pub async fn run(self, sidecar: Arc<dyn SidecarStreamHandler>) {
         let Self { mut config, clock, handle } = self;
         let mut pace = backoff::Backoff::default();
         let mut named = None;

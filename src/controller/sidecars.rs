@@ -2,7 +2,7 @@
 //! them.
 //!
 //! ```text
-//! control::server ─▶ StreamHandler: Hello, Report, Event ─▶ registry::SidecarRegistry
+//! control::server ─▶ ControllerStreamHandler: Hello, Report, Event ─▶ registry::SidecarRegistry
 //!   ─▶ policy_runtime::PolicyRuntime, one per policy: rollout and tuner   (each round of the leader)
 //!   ─▶ PushedConfig ─▶ mailbox of the stream
 //! ```
@@ -44,8 +44,8 @@ use crate::api::v1alpha1::Mode;
 use crate::clock::Clock;
 use crate::config::MachineLimits;
 use crate::control::server::{
-    EncodedPush, InjectedPods, PodIdentity, ServerLimits, StreamEvent, StreamHandler, StreamRegistry, TokenReviewer,
-    serve,
+    ControllerStreamHandler, EncodedPush, InjectedPods, PodIdentity, ServerLimits, StreamEvent, StreamRegistry,
+    TokenReviewer, serve,
 };
 use crate::control::token_bucket::TokenBucket;
 use crate::control::wire::{CaBundle, Goaway, Hello, SidecarEvent, SidecarReport};
@@ -271,7 +271,7 @@ impl InjectedPods for SidecarController {
     }
 }
 
-impl StreamHandler for SidecarController {
+impl ControllerStreamHandler for SidecarController {
     fn on_open(&self, streams: &StreamRegistry, pod: &Arc<PodIdentity>, hello: &Hello) {
         if let Some(push) = self.bundle() {
             let _there = streams.push(&pod.uid, &push);

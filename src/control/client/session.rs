@@ -13,7 +13,7 @@ use super::address::ControllerAddress;
 use super::backoff::{jittered, uniform_below};
 use super::connect::{OpenStream, open};
 use super::end::SessionEnd;
-use super::{ControlClientConfig, DisconnectReason, EventSender, StreamHandler, StreamStatus};
+use super::{ControlClientConfig, DisconnectReason, EventSender, SidecarStreamHandler, StreamStatus};
 use crate::clock::Clock;
 use crate::frame::FrameDecoder;
 use crate::wire::{self, ACKS, ControllerMessage, FEATURES, FEATURES_HEADER, MINOR, PROTOCOL_HEADER, SidecarMessage};
@@ -23,7 +23,7 @@ struct Session<'a> {
     config: &'a mut ControlClientConfig,
     clock: Clock,
     handle: &'a EventSender,
-    sidecar: &'a dyn StreamHandler,
+    sidecar: &'a dyn SidecarStreamHandler,
     up: mpsc::Sender<Bytes>,
     /// `true` if the controller acknowledges reports and events.
     acks: bool,
@@ -39,7 +39,7 @@ pub(super) async fn run_session(
     config: &mut ControlClientConfig,
     clock: Clock,
     handle: &EventSender,
-    sidecar: &dyn StreamHandler,
+    sidecar: &dyn SidecarStreamHandler,
     named: Option<ControllerAddress>,
 ) -> SessionEnd {
     let address = named.unwrap_or_else(|| config.address.clone());

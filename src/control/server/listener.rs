@@ -24,7 +24,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::registry::{Connection, SWEEP, ServerState};
 use super::stream::{ServerStream, StreamBody};
-use super::{AuthError, Authenticate, ServerLimits, StreamEvent, StreamHandler, StreamRegistry};
+use super::{AuthError, Authenticate, ControllerStreamHandler, ServerLimits, StreamEvent, StreamRegistry};
 use crate::clock::Clock;
 use crate::permits;
 use crate::tls::wait_for_client_hello;
@@ -52,7 +52,7 @@ const SEND_BYTES_MAX: usize = 32 << 10;
 pub fn serve(
     port: TcpListener,
     tls: Arc<ServerConfig>,
-    (auth, hub): (Arc<dyn Authenticate>, Arc<dyn StreamHandler>),
+    (auth, hub): (Arc<dyn Authenticate>, Arc<dyn ControllerStreamHandler>),
     limits: ServerLimits,
     (clock, stop): (Clock, watch::Receiver<bool>),
 ) -> (StreamRegistry, impl Future<Output = ()> + Send + use<>) {

@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 
 use super::mailbox::{EncodedPush, Mailbox};
 use super::stream_events::StreamEventCounters;
-use super::{Authenticate, PodIdentity, ServerLimits, StreamEvent, StreamHandler};
+use super::{Authenticate, ControllerStreamHandler, PodIdentity, ServerLimits, StreamEvent};
 use crate::batching::Tick;
 use crate::clock::Clock;
 use crate::delivery::DuplicateFilter;
@@ -43,7 +43,7 @@ pub(super) struct ServerState {
     pub(super) clock: Clock,
     pub(super) counts: StreamEventCounters,
     pub(super) auth: Arc<dyn Authenticate>,
-    pub(super) hub: Arc<dyn StreamHandler>,
+    pub(super) hub: Arc<dyn ControllerStreamHandler>,
     /// Connections without an accepted `Hello`. At a limit the oldest is evicted.
     pub(super) waiting: ConnectionLimiter,
     pub(super) handshakes: Semaphore,
@@ -92,7 +92,7 @@ impl StreamRegistry {
         limits: ServerLimits,
         clock: Clock,
         auth: Arc<dyn Authenticate>,
-        hub: Arc<dyn StreamHandler>,
+        hub: Arc<dyn ControllerStreamHandler>,
     ) -> Self {
         Self(Arc::new(ServerState {
             waiting: ConnectionLimiter::new(ConnectionLimits {

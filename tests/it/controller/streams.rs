@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use groupage::clock::Clock;
 use groupage::control::client::{
-    CaBundles, Client, ControlClientConfig, ControllerAddress, DisconnectReason, StreamHandler, StreamStatus,
+    CaBundles, Client, ControlClientConfig, ControllerAddress, DisconnectReason, SidecarStreamHandler, StreamStatus,
     StreamTimeouts,
 };
 use groupage::control::wire::{
@@ -62,7 +62,7 @@ impl RecordingSidecar {
     }
 }
 
-impl StreamHandler for RecordingSidecar {
+impl SidecarStreamHandler for RecordingSidecar {
     fn hello(&self) -> Hello {
         let pod =
             PodIdentity { uid: self.uid.clone(), name: self.name.clone(), namespace: "a".into(), node: String::new() };

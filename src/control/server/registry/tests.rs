@@ -8,7 +8,7 @@ use crate::wire::{SidecarConfig, SidecarEvent, SidecarReport};
 #[derive(Default)]
 struct RecordingHub(Mutex<Vec<String>>);
 
-impl StreamHandler for RecordingHub {
+impl ControllerStreamHandler for RecordingHub {
     fn on_open(&self, streams: &StreamRegistry, pod: &Arc<PodIdentity>, _: &Hello) {
         assert!(streams.push(&pod.uid, &EncodedPush::config(SidecarConfig::default()).unwrap()), "it may push at once");
         self.0.lock().unwrap().push(format!("+{}", pod.uid));

@@ -7,10 +7,10 @@ use futures_util::future::BoxFuture;
 use super::link::ControlLink;
 use super::report::ReportedPort;
 use super::stored_settings;
-use crate::control::client::{DisconnectReason, StreamHandler, StreamStatus};
+use crate::control::client::{DisconnectReason, SidecarStreamHandler, StreamStatus};
 use crate::control::wire::{Hello, PodIdentity, SidecarConfig, SidecarReport};
 
-impl StreamHandler for ControlLink {
+impl SidecarStreamHandler for ControlLink {
     fn hello(&self) -> Hello {
         let pod = &self.sources.pod;
         let text = |name: &Option<String>| name.clone().unwrap_or_default();
