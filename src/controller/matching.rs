@@ -24,9 +24,9 @@ const TARGETS_MAX: usize = 16;
 /// The properties of a pod that select its policy.
 #[derive(Debug, Clone, Copy)]
 pub struct PodSubject<'a> {
-    /// Its namespace.
+    /// Namespace of the pod, whose policies may select it.
     pub namespace: &'a str,
-    /// Its labels.
+    /// Labels of the pod, which selectors match.
     pub labels: &'a BTreeMap<String, String>,
     /// Annotations with the prefix `groupage.dev/`.
     pub annotations: &'a BTreeMap<String, String>,
