@@ -26,7 +26,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use groupage::simulator::baseline::Baseline;
-use groupage::simulator::groupage::GroupagePolicy;
+use groupage::simulator::groupage_policy::GroupagePolicy;
 use groupage::testkit::load::{ClosedConfig, OpenConfig, PreparedCalls, Report, run_closed_loop, start_open_loop};
 use groupage::testkit::server::{Server, ServerConfig, ServerHandle};
 use groupage::testkit::{Route, ServerAddr};

@@ -10,10 +10,10 @@ use std::time::Duration;
 use groupage::batching::Tick;
 use groupage::simulator::baseline::Baseline;
 use groupage::simulator::curve::CostCurve;
-use groupage::simulator::groupage::GroupagePolicy;
+use groupage::simulator::groupage_policy::GroupagePolicy;
 use groupage::simulator::metrics::CallFilter;
 use groupage::simulator::scenario::Scenario;
-use groupage::simulator::upstream::{EngineServer, ServerLimits, SlotServer, UpstreamKind};
+use groupage::simulator::upstream::{BatchingServer, ServerLimits, SlotServer, UpstreamKind};
 use groupage::simulator::workload::{ArrivalProcess, ThinkTime, Workload};
 use groupage::simulator::{Arrival, SimPolicy, run};
 use groupage::testkit::server::{CurveShape, InternalBatching, ServerConfig, TooLargeResponse};
@@ -164,12 +164,12 @@ impl Row {
             ServerKind::Thrash => server(CostCurve::Knee { a: 20.0, b: 0.08, knee: 16, beyond: 2.4 }, 1),
             ServerKind::Engine => {
                 let (front, front_item) = (Duration::from_micros(1200), Duration::from_micros(80));
-                UpstreamKind::Engine(EngineServer {
+                UpstreamKind::Engine(BatchingServer {
                     front,
                     front_item,
                     round_trip: lag,
                     sigma: 0.0,
-                    ..EngineServer::new(affine)
+                    ..BatchingServer::new(affine)
                 })
             }
         }

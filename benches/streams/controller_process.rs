@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use groupage::clock::Clock;
 use groupage::control::client::{
-    CaBundles, Client, ControlClientConfig, ControllerAddress, StreamHandler, StreamStatus, StreamTimeouts,
+    CaBundles, Client, ControlClientConfig, ControllerAddress, SidecarStreamHandler, StreamStatus, StreamTimeouts,
 };
 use groupage::control::wire::{
     AppliedConfig, Hello, OutcomeCounts, PodIdentity, RouteReport, SidecarConfig, SidecarReport, UpstreamReport,
@@ -226,7 +226,7 @@ impl Process {
     }
 }
 
-impl StreamHandler for Process {
+impl SidecarStreamHandler for Process {
     fn hello(&self) -> Hello {
         let pod =
             PodIdentity { uid: self.uid.clone(), name: self.name.clone(), namespace: "a".into(), node: String::new() };
@@ -234,7 +234,7 @@ impl StreamHandler for Process {
     }
 
     /// Returns the report of a pod with traffic on one route, which fills some tens of buckets.
-    fn report(&self) -> BoxFuture<'_, SidecarReport> {
+    fn take_report(&self) -> BoxFuture<'_, SidecarReport> {
         let calls = OutcomeCounts { served: 100, ..OutcomeCounts::default() };
         let mut route = RouteReport { route: "default".into(), calls, items: calls, ..RouteReport::default() };
         for at in 0..100_u64 {
@@ -250,7 +250,7 @@ impl StreamHandler for Process {
         std::future::ready(SidecarReport { config: self.in_force(), upstreams, ..SidecarReport::default() }).boxed()
     }
 
-    fn config(&self, config: SidecarConfig) -> BoxFuture<'_, ()> {
+    fn on_config(&self, config: SidecarConfig) -> BoxFuture<'_, ()> {
         let before = self.received.lock().unwrap().replace(config.clone());
         let wanted = self.shared.generation.load(Ordering::SeqCst);
         let new = before.is_none_or(|before| before.generation < config.generation);
@@ -261,11 +261,11 @@ impl StreamHandler for Process {
         std::future::ready(()).boxed()
     }
 
-    fn bundle(&self, _: String) -> BoxFuture<'_, ()> {
+    fn on_bundle(&self, _: String) -> BoxFuture<'_, ()> {
         std::future::ready(()).boxed()
     }
 
-    fn status(&self, _: &StreamStatus) {}
+    fn on_status(&self, _: &StreamStatus) {}
 }
 
 /// Returns the port for streams if this line of the controller's log contains it.

@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
+use groupage::controller::cluster_state::ClusterState;
 use groupage::controller::webhook::{ReviewContext, answer, decode, explain_gap};
-use groupage::controller::world::ClusterState;
 use groupage::injector::InjectionContext;
 use serde_json::Value;
 

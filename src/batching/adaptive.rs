@@ -3,12 +3,13 @@
 //!
 //! [`Adaptive`] owns everything that is learned and is notified of every event. `pipeline` decides:
 //! it runs the steps of a decision, in `slot_permit`, `hold_steps` and `member_steps`, in a fixed
-//! order; `learned_steps` is the table of those that use a learned part. Each step uses one module: `lost_requests` detects requests that occupy no slot, `hold`
-//! decides whether holding for expected arrivals pays, `required_merge` merges lines as their policy requires, `cohort` merges closed-loop cohorts that
-//! take turns, `batch_size` selects the batch size, `deadline` reduces a batch to what deadlines
-//! allow, and `weight_group` and `fair_queueing` select the members. `service_order` orders the key
-//! queues, `events` updates the state, and `learned_state` and `report` expose it. The behaviour is
-//! described in `docs/scheduling.md`.
+//! order; `learned_steps` is the table of those that use a learned part. Each step uses one module:
+//! `lost_requests` detects requests that occupy no slot, `hold` decides whether holding for
+//! expected arrivals pays, `required_merge` merges key queues as their policy requires, `cohort`
+//! merges closed-loop cohorts that take turns, `batch_size` selects the batch size, `deadline`
+//! reduces a batch to what deadlines allow, and `weight_group` and `fair_queueing` select the
+//! members. `service_order` orders the key queues, `events` updates the state, and `learned_state`
+//! and `report` expose it. The behaviour is described in `docs/scheduling.md`.
 //!
 //! Modules import types from the modules that define them: `decision` and `queue_view` (inputs and
 //! results of a decision), `models` (what is learned) and `state` (all of it).

@@ -1,5 +1,6 @@
-//! An AIMD (additive increase, multiplicative decrease) limit on forwarded calls, active after the
-//! server has refused one with 429 or 503.
+//! An AIMD limit (additive increase, multiplicative decrease) on forwarded calls, active after the
+//! server has refused one with 429 or 503. The rule is that of Chiu and Jain ("Analysis of the
+//! increase and decrease algorithms for congestion avoidance in computer networks", 1989).
 //!
 //! Without a refusal there is no limit, and only the clients bound their concurrency, as without a
 //! proxy. A refusal cuts the limit below the number in flight, rounds of successful calls raise it
@@ -24,7 +25,7 @@ const RISE_ROUNDS: u64 = 8;
 #[derive(Debug, Clone)]
 pub(super) struct AdmissionLimit {
     /// Configured maximum, at which the limit is lifted.
-    calls_max: u32,
+    stand_aside_max: u32,
     /// `None` while no refusal is in force.
     limit: Option<u32>,
     /// Time of the last cut. Refusals of calls sent before it belong to the same overload and are
@@ -37,20 +38,20 @@ pub(super) struct AdmissionLimit {
 // === impl AdmissionLimit ===
 
 impl AdmissionLimit {
-    pub(super) fn new(calls_max: u32) -> Self {
-        Self { calls_max: calls_max.max(1), limit: None, cut_at: Tick(0), full_good: 0 }
+    pub(super) fn new(stand_aside_max: u32) -> Self {
+        Self { stand_aside_max: stand_aside_max.max(1), limit: None, cut_at: Tick(0), full_good: 0 }
     }
 
     /// Changes the configured maximum. A learned limit below it is kept.
-    pub(super) fn set_calls_max(&mut self, calls_max: u32) {
-        self.calls_max = calls_max.max(1);
-        self.limit = self.limit.filter(|limit| *limit < self.calls_max);
+    pub(super) fn set_stand_aside_max(&mut self, stand_aside_max: u32) {
+        self.stand_aside_max = stand_aside_max.max(1);
+        self.limit = self.limit.filter(|limit| *limit < self.stand_aside_max);
     }
 
     /// Returns the number of forwarded calls that may be in flight, or `None` without a limit. If
     /// `aside` is set, the server is known to batch by itself and the configured maximum applies.
     pub(super) fn limit(&self, aside: bool) -> Option<u32> {
-        self.limit.or(aside.then_some(self.calls_max))
+        self.limit.or(aside.then_some(self.stand_aside_max))
     }
 
     /// Records a forwarded call that was answered successfully while `in_flight` calls were in
@@ -60,7 +61,7 @@ impl AdmissionLimit {
         self.full_good += 1;
         if self.full_good >= RISE_ROUNDS * u64::from(limit) {
             self.full_good = 0;
-            self.limit = Some(limit + 1).filter(|limit| *limit < self.calls_max);
+            self.limit = Some(limit + 1).filter(|limit| *limit < self.stand_aside_max);
         }
     }
 
@@ -74,7 +75,8 @@ impl AdmissionLimit {
         self.cut_at = now;
         let left = (u64::from(in_flight) + 1) * CUT_TENTHS / 10;
         let left = u32::try_from(left).unwrap_or(u32::MAX).max(CALLS_MIN);
-        self.limit = Some(self.limit.map_or(left, |limit| limit.min(left))).filter(|limit| *limit < self.calls_max);
+        self.limit =
+            Some(self.limit.map_or(left, |limit| limit.min(left))).filter(|limit| *limit < self.stand_aside_max);
         self.full_good = 0;
     }
 }

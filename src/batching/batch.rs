@@ -105,7 +105,7 @@ pub struct Batch {
     pub cause: DispatchCause,
     /// Set if the batch is a single mergeable call that is dispatched alone by a decision of the
     /// proxy.
-    pub lone: Option<UnbatchedReason>,
+    pub unbatched_reason: Option<UnbatchedReason>,
     /// Set if the batch is a single call, to compare batches with. It has to be sent as a batch is,
     /// over a connection of its own if batches have one.
     pub own_connection: bool,
@@ -159,8 +159,8 @@ pub enum BatchOutcome {
     },
     /// The response had a wrong count, index or shape. Batches of this merge key are quarantined.
     Mismatched,
-    /// The response was complete, but a part of it may quote the input of a member, so none received
-    /// it. The server accepts batches.
+    /// The response was complete, but a part of it may quote the input of a member, so none
+    /// received it. The server accepts batches.
     Withheld,
     /// The batch failed, and members that failed together succeeded when sent alone: the server
     /// does not accept batches.

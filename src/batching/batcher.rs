@@ -136,7 +136,7 @@ impl Batcher {
     /// If `limits.scopes` is empty.
     pub fn set_limits(&mut self, limits: Limits) {
         assert!(!limits.scopes.is_empty(), "limits must name at least one scope");
-        self.adaptive.set_passthrough_max(limits.stand_aside_max);
+        self.adaptive.set_stand_aside_max(limits.stand_aside_max);
         let by_deadline = |limits: &Limits| matches!(limits.policy, DispatchPolicy::Adaptive { .. });
         if (by_deadline(&limits), limits.order, &limits.length_buckets)
             != (by_deadline(&self.limits), self.limits.order, &self.limits.length_buckets)
@@ -183,7 +183,7 @@ impl Batcher {
         let id = call.id;
         self.queue.push(now, self.free.total(now), order, call);
         if adaptive && let Some(queued) = self.queue.get(id) {
-            self.adaptive.joined(&self.queue, &queued.call);
+            self.adaptive.on_enqueue(&self.queue, &queued.call);
         }
         Ok(())
     }
@@ -243,9 +243,9 @@ impl Batcher {
             return deadline.into_iter().chain(self.adaptive.wake()).chain(paused).min();
         }
         let hold = if self.has_free_slot() {
-            let lines = |queue| Queue::lines(queue).map(move |(key, head)| (queue, key, head));
-            lines(&self.queue)
-                .chain(self.may_serve_late().then(|| lines(&self.late.queue)).into_iter().flatten())
+            let heads = |queue| Queue::heads(queue).map(move |(key, head)| (queue, key, head));
+            heads(&self.queue)
+                .chain(self.may_serve_late().then(|| heads(&self.late.queue)).into_iter().flatten())
                 .filter(|(.., head)| self.has_free_scope_slot(head.call.scope))
                 .map(|(queue, key, head)| {
                     let at = match self.ready(queue, key, head) {

@@ -113,8 +113,8 @@ impl ClassTable {
         }
     }
 
-    /// Puts a merge key of this class in quarantine, because a call received another response from a
-    /// batch than alone.
+    /// Puts a merge key of this class in quarantine, because a call received another response from
+    /// a batch than alone.
     pub(super) fn quarantine_different(&mut self, now: Tick, base: Duration, id: CostClassId, key: KeyId) {
         self.keys.quarantine((now, base), (id, key.without_bucket()), BatchRefusal::Different);
     }

@@ -12,7 +12,7 @@
 mod models;
 mod batch_load;
 mod report;
-mod reservoir;
+mod sample_window;
 mod shape;
 mod tail;
 #[cfg(test)]
@@ -24,7 +24,7 @@ use batch_load::{BatchLoad, TypicalLoad};
 pub use models::CostMeasure;
 use models::LinearModels;
 pub use report::{CostReport, CostSnapshot, CurvePoint};
-use reservoir::{CostReading, Reservoir};
+use sample_window::{CostReading, CostSampleWindow};
 use shape::{CostShape, SizeMean};
 use tail::{ChangeDetector, SampleClass, TailRatio};
 
@@ -36,8 +36,8 @@ const UNKNOWN_NANOS: u64 = 1_000_000;
 /// are far from any real server.
 const NANOS_MIN: f64 = 1e3;
 const NANOS_MAX: f64 = 1e15;
-/// Number of samples that a reservoir cell keeps, and maximum count of a size's mean, after a drift
-/// or a restart.
+/// Number of samples that a cell of the sample window keeps, and maximum count of a size's mean,
+/// after a drift or a restart.
 const KEPT: u32 = 3;
 /// Number of samples before outliers are detected: the first few do not predict the others well.
 const JUDGED_MIN: u32 = 6;
@@ -76,7 +76,7 @@ pub struct CostSample {
 /// [`CostModel::predict_weighted`] a few multiplications.
 #[derive(Debug, Clone)]
 pub(super) struct CostModel {
-    reservoir: Reservoir,
+    sample_window: CostSampleWindow,
     typical: TypicalLoad,
     models: LinearModels,
     shape: CostShape,
@@ -100,7 +100,7 @@ pub(super) struct CostModel {
 impl Default for CostModel {
     fn default() -> Self {
         Self {
-            reservoir: Reservoir::default(),
+            sample_window: CostSampleWindow::default(),
             typical: TypicalLoad::default(),
             models: LinearModels::new(CostMeasure::SizeOnly),
             shape: CostShape::default(),
@@ -194,7 +194,7 @@ impl CostModel {
         CostSnapshot {
             base: self.base_kind(),
             first_nanos: round_to_u64(self.first),
-            samples: self.reservoir.newest().map(CostSample::from).collect(),
+            samples: self.sample_window.newest().map(CostSample::from).collect(),
             points: self.points(KEPT),
             largest: self.largest,
             tail_permille: self.tail_permille(),
@@ -214,9 +214,9 @@ impl CostModel {
             return cost;
         }
         for sample in &snapshot.samples {
-            cost.reservoir.put(CostReading::new(*sample));
+            cost.sample_window.put(CostReading::new(*sample));
         }
-        cost.samples = u32::try_from(cost.reservoir.iter().count()).unwrap_or(u32::MAX);
+        cost.samples = u32::try_from(cost.sample_window.iter().count()).unwrap_or(u32::MAX);
         cost.first = CostReading::new(CostSample { nanos: snapshot.first_nanos, ..snapshot.samples[0] }).nanos;
         cost.models = LinearModels::new(snapshot.base);
         cost.typical =
@@ -273,7 +273,7 @@ impl CostModel {
         }
         stale |= self.update_weights_matter(&reading);
         self.shape.observe(reading.items, self.at_typical_weights(&reading));
-        self.reservoir.put(reading);
+        self.sample_window.put(reading);
         self.samples = self.samples.saturating_add(1);
         self.recent = self.recent.saturating_add(1);
         self.largest = self.largest.max(reading.items);
@@ -319,7 +319,7 @@ impl CostModel {
     }
 
     fn solve(&mut self) {
-        self.models.fit(&self.reservoir, &self.typical, self.first);
+        self.models.fit(&self.sample_window, &self.typical, self.first);
         let mut prices = [0.0; SIZE_MAX as usize];
         prices.iter_mut().zip(self.typical.loads()).for_each(|(price, load)| *price = self.models.time(load));
         self.shape.draw(&prices);
@@ -336,7 +336,7 @@ impl CostModel {
 
     fn rescale(&mut self, factor: f64) {
         self.first = (self.first * factor).clamp(NANOS_MIN, NANOS_MAX);
-        self.reservoir.rescale(factor);
+        self.sample_window.rescale(factor);
         self.models.rescale(factor);
         self.shape.rescale(factor, KEPT);
         self.recent = 0;
@@ -344,7 +344,7 @@ impl CostModel {
 
     /// Discards what was learned of the server. Typical weights describe the traffic and are kept.
     fn forget(&mut self) {
-        self.reservoir.clear();
+        self.sample_window.clear();
         self.models = LinearModels::new(CostMeasure::SizeOnly);
         self.shape.clear();
         self.tail.clear();

@@ -215,8 +215,8 @@ impl ConcurrencyLimiter {
         flow
     }
 
-    /// Records that requests of an earlier limiter are in flight. If the server is saturated by them,
-    /// the load curve has no cell without a queue, so a trial is made as after a change.
+    /// Records that requests of an earlier limiter are in flight. If the server is saturated by
+    /// them, the load curve has no cell without a queue, so a trial is made as after a change.
     pub(super) fn on_loaded_start(&mut self) {
         self.slower = true;
     }

@@ -39,7 +39,8 @@ pub enum CallOrder {
     /// By deadline under [`DispatchPolicy::Adaptive`], by arrival under the other policies.
     #[default]
     Deadline,
-    /// Short calls first. Longer ones, and calls with a deadline, are passed only for a limited time.
+    /// Short calls first. Longer ones, and calls with a deadline, are passed only for a limited
+    /// time.
     ShortFirst,
 }
 
@@ -85,9 +86,9 @@ pub struct Limits {
     pub policy: DispatchPolicy,
     /// Order of calls.
     pub order: CallOrder,
-    /// Boundaries between length buckets, ascending: the largest weight of an item in each bucket but
-    /// the last. Calls with their heaviest items in different buckets share no batch. At most 255 are
-    /// applied.
+    /// Boundaries between length buckets, ascending: the largest weight of an item in each bucket
+    /// but the last. Calls with their heaviest items in different buckets share no batch. At most
+    /// 255 are applied.
     pub length_buckets: Vec<u64>,
     /// Maximum number of batches in flight. [`DispatchPolicy::Adaptive`] determines the number to
     /// use up to this maximum.
@@ -106,9 +107,9 @@ pub struct Limits {
     /// Initial duration for which a merge key or a cost class is not merged after a mismatch or
     /// after refused batches. It doubles up to [`Limits::QUARANTINE_MAX`].
     pub quarantine: Duration,
-    /// Set if the policy orders calls by SLO, tenant or length. While the server is saturated, calls that
-    /// cannot be merged then queue too, in the same order as the others, as they do while calls of
-    /// several priority classes arrive.
+    /// Set if the policy orders calls by SLO, tenant or length. While the server is saturated,
+    /// calls that cannot be merged then queue too, in the same order as the others, as they do
+    /// while calls of several priority classes arrive.
     pub ordered: bool,
 }
 

@@ -38,8 +38,9 @@ impl Limits {
         }
     }
 
-    /// Returns the merge key of a call within its length bucket, which is that of its heaviest item.
-    /// Calls of different buckets have different keys, so that they share no batch under any policy.
+    /// Returns the merge key of a call within its length bucket, which is that of its heaviest
+    /// item. Calls of different buckets have different keys, so that they share no batch under any
+    /// policy.
     pub(super) fn bucketed_key(&self, call: &Call) -> KeyId {
         let buckets = self.length_buckets.get(..BUCKETS_MAX).unwrap_or(&self.length_buckets);
         call.key.in_bucket(buckets.partition_point(|last| *last < call.weight.max))

@@ -5,8 +5,9 @@
 //! is better given 8 items now than 16 a little later at one load, and the other way round at
 //! another. The problem is an average-cost semi-Markov decision process (SMDP) on the queue length,
 //! with the learned execution times and Poisson arrivals; its optimum minimises the mean latency.
-//! Relative value iteration solves it for seven loads. Only round sizes and "all that is queued"
-//! are tried, which costs a third to a seventh of trying all sizes and yields the same plan.
+//! Relative value iteration (Puterman 1994; Tijms 2003) solves it for seven loads. Only round sizes
+//! and "all that is queued" are tried, which costs a third to a seventh of trying all sizes and
+//! yields the same plan.
 //!
 //! [`solve`] is pure and takes up to a quarter of a second of CPU time: it belongs on a thread that
 //! may block, never on the one that decides.

@@ -1,8 +1,8 @@
 //! The queue of accepted calls that are not yet dispatched, with one sub-queue per merge key.
 //!
 //! The calls themselves are stored in `calls`. The queue of a key is a sorted deque of ids in the
-//! order that the policy requires (`order`), with ties by arrival. Once the queue has reached its usual
-//! length, calls are added and removed without an allocation.
+//! order that the policy requires (`order`), with ties by arrival. Once the queue has reached its
+//! usual length, calls are added and removed without an allocation.
 
 mod call_map;
 
@@ -60,7 +60,7 @@ pub(super) struct FlowQueue {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Queue {
     calls: CallMap<QueuedCall>,
-    lines: BTreeMap<KeyId, KeyQueue>,
+    key_queues: BTreeMap<KeyId, KeyQueue>,
     /// The first call of each key queue, which orders the keys.
     heads: SortedDeque<(Tick, CallId, KeyId)>,
     deadlines: SortedDeque<(Tick, CallId)>,
@@ -203,9 +203,9 @@ impl Queue {
         own.items += u64::from(call.items);
         own.calls.insert((order, id), ());
         let fresh = || KeyQueue { ids: self.spare.pop().unwrap_or_default(), held: Load::default() };
-        let line = self.lines.entry(key).or_insert_with(fresh);
+        let key_queue = self.key_queues.entry(key).or_insert_with(fresh);
         let place = (order, id);
-        let head = line.ids.first();
+        let head = key_queue.ids.first();
         // A new first call moves its key in `heads`.
         if head.is_none_or(|head| place < head) {
             if let Some((order, id)) = head {
@@ -213,8 +213,8 @@ impl Queue {
             }
             self.heads.insert((order, id, key), ());
         }
-        line.ids.insert(place, ());
-        line.held.add(call);
+        key_queue.ids.insert(place, ());
+        key_queue.held.add(call);
         self.calls.insert(id, queued);
     }
 
@@ -282,25 +282,29 @@ impl Queue {
     }
 
     /// Iterates over the merge keys and their first calls, in the order of these calls.
-    pub(super) fn lines(&self) -> impl Iterator<Item = (KeyId, &QueuedCall)> {
+    pub(super) fn heads(&self) -> impl Iterator<Item = (KeyId, &QueuedCall)> {
         self.heads.keys().filter_map(|(_, id, key)| self.calls.get(id).map(|queued| (key, queued)))
     }
 
     /// Iterates over the calls of a merge key, in order.
-    pub(super) fn line(&self, key: KeyId) -> impl Iterator<Item = &QueuedCall> {
-        self.lines.get(&key).into_iter().flat_map(|line| line.ids.keys()).filter_map(|(_, id)| self.calls.get(id))
+    pub(super) fn calls_of(&self, key: KeyId) -> impl Iterator<Item = &QueuedCall> {
+        self.key_queues
+            .get(&key)
+            .into_iter()
+            .flat_map(|queue| queue.ids.keys())
+            .filter_map(|(_, id)| self.calls.get(id))
     }
 
     /// Returns the first call of a merge key.
     pub(super) fn head(&self, key: KeyId) -> Option<&QueuedCall> {
-        self.line(key).next()
+        self.calls_of(key).next()
     }
 
     /// Iterates over the flows of a merge key and their calls.
     pub(super) fn flow_queues(&self, key: KeyId) -> impl Iterator<Item = (FairFlow, &FlowQueue)> {
         let first = FairFlow { tenant: TenantId(0), priority: PriorityId(0) };
         let last = FairFlow { tenant: TenantId(u64::MAX), priority: PriorityId(u8::MAX) };
-        self.by_flow.range((key, first)..=(key, last)).map(|((_, flow), line)| (*flow, line))
+        self.by_flow.range((key, first)..=(key, last)).map(|((_, flow), flow_queue)| (*flow, flow_queue))
     }
 
     /// Returns `true` if the calls of a merge key belong to more than one flow.
@@ -315,32 +319,32 @@ impl Queue {
 
     /// Returns the items, weight and bytes of a merge key.
     pub(super) fn load_of_key(&self, key: KeyId) -> Load {
-        self.lines.get(&key).map(|line| line.held).unwrap_or_default()
+        self.key_queues.get(&key).map(|queue| queue.held).unwrap_or_default()
     }
 
     /// Returns the arrival time of the last call in the queue of a merge key.
     pub(super) fn newest(&self, key: KeyId) -> Option<Tick> {
-        let line = self.lines.get(&key)?;
-        line.ids.keys().rev().find_map(|(_, id)| self.calls.get(id)).map(|queued| queued.arrived)
+        let key_queue = self.key_queues.get(&key)?;
+        key_queue.ids.keys().rev().find_map(|(_, id)| self.calls.get(id)).map(|queued| queued.arrived)
     }
 
     /// Returns the earliest deadline in the queue of a merge key that a hold must respect. Only the
     /// calls that could be in the next batch are examined.
     pub(super) fn earliest_deadline(&self, key: KeyId, within: usize) -> Option<Tick> {
-        self.line(key).take(within).filter_map(|queued| queued.call.deadline).map(|deadline| deadline.at).min()
+        self.calls_of(key).take(within).filter_map(|queued| queued.call.deadline).map(|deadline| deadline.at).min()
     }
 
     fn remove_from_key_queue(&mut self, call: &Call, order: Tick) {
-        let Some(line) = self.lines.get_mut(&call.key) else { return };
-        line.held.sub(call);
-        let was_head = line.ids.first() == Some((order, call.id));
-        line.ids.remove((order, call.id));
+        let Some(key_queue) = self.key_queues.get_mut(&call.key) else { return };
+        key_queue.held.sub(call);
+        let was_head = key_queue.ids.first() == Some((order, call.id));
+        key_queue.ids.remove((order, call.id));
         if was_head {
             self.heads.remove((order, call.id, call.key));
         }
-        let Some((order, id)) = line.ids.first() else {
-            let line = self.lines.remove(&call.key);
-            recycle(&mut self.spare, line.map(|line| line.ids));
+        let Some((order, id)) = key_queue.ids.first() else {
+            let emptied = self.key_queues.remove(&call.key);
+            recycle(&mut self.spare, emptied.map(|key_queue| key_queue.ids));
             return;
         };
         if was_head {

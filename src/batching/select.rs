@@ -43,7 +43,7 @@ pub(super) struct Selection {
     pub(super) bytes: u64,
     /// The limit that ended the batch, if one did.
     pub(super) bound: Option<DispatchCause>,
-    pub(super) lone: Option<UnbatchedReason>,
+    pub(super) unbatched_reason: Option<UnbatchedReason>,
 }
 
 /// The limits of a batch except for its bytes: for each measure the smallest of the configured, the
@@ -101,7 +101,7 @@ pub(super) fn ready(
         DispatchPolicy::Static { items, delay } => (items, delay, head.arrived.after(delay)),
     };
     // A trial batch of two calls is complete.
-    let complete = together == MergeLimit::Trial && queue.line(key).nth(1).is_some();
+    let complete = together == MergeLimit::Trial && queue.calls_of(key).nth(1).is_some();
     if head.call.alone || complete || matches!(together, MergeLimit::Alone(_)) {
         return Readiness::Now(DispatchCause::Idle);
     }
@@ -129,11 +129,11 @@ pub(super) fn ready(
 
 /// Returns the limit at which a batch of all queued calls ends, if there is one. `cap`: the number
 /// of items that fill a batch.
-fn reached_limit(line: Load, cap: u32, caps: BatchCaps, scope: &ScopeLimits) -> Option<DispatchCause> {
+fn reached_limit(load: Load, cap: u32, caps: BatchCaps, scope: &ScopeLimits) -> Option<DispatchCause> {
     match () {
-        () if line.items >= u64::from(cap) => Some(DispatchCause::Full),
-        () if line.weight > caps.sum => Some(DispatchCause::Weight),
-        () if line.bytes > scope.batch_bytes_max => Some(DispatchCause::Bytes),
+        () if load.items >= u64::from(cap) => Some(DispatchCause::Full),
+        () if load.weight > caps.sum => Some(DispatchCause::Weight),
+        () if load.bytes > scope.batch_bytes_max => Some(DispatchCause::Bytes),
         () => None,
     }
 }
@@ -192,12 +192,12 @@ impl BatchCaps {
 /// to `want` items. The first call is always selected, however large it is.
 pub(super) fn select_members<'a>(
     view: DecisionView<'_>,
-    mut line: impl Iterator<Item = &'a QueuedCall>,
+    mut calls: impl Iterator<Item = &'a QueuedCall>,
     together: MergeLimit,
     caps: BatchCaps,
     want: Option<u32>,
 ) -> Option<Selection> {
-    let first = &line.next()?.call;
+    let first = &calls.next()?.call;
     let cap = caps.items;
     let full = match view.limits.policy {
         DispatchPolicy::WorkConserving | DispatchPolicy::Adaptive { .. } => cap,
@@ -210,13 +210,13 @@ pub(super) fn select_members<'a>(
         return Some(choice);
     }
     if first.items > cap {
-        choice.lone = Some(UnbatchedReason::ClientBatchFull);
+        choice.unbatched_reason = Some(UnbatchedReason::ClientBatchFull);
         return Some(choice);
     }
     match together {
         MergeLimit::Free | MergeLimit::Trial => {}
-        MergeLimit::Alone(lone) => {
-            choice.lone = lone;
+        MergeLimit::Alone(reason) => {
+            choice.unbatched_reason = reason;
             return Some(choice);
         }
         MergeLimit::Deferred => return Some(choice),
@@ -229,7 +229,7 @@ pub(super) fn select_members<'a>(
         // The desired size is not a limit, so reaching it is not reported as `Full`.
         bound: (fill == full).then_some(DispatchCause::Full),
     };
-    choice.extend(line, &room, first.exclusive.iter().copied().collect());
+    choice.extend(calls, &room, first.exclusive.iter().copied().collect());
     Some(choice)
 }
 
@@ -247,19 +247,19 @@ impl Selection {
             heaviest: first.weight.max,
             bytes: first.bytes,
             bound: None,
-            lone: None,
+            unbatched_reason: None,
         }
     }
 
-    /// Adds the calls of `line` in order while there is room, and records the limit that ended the
+    /// Adds `calls` in order while there is room, and records the limit that ended the
     /// batch. `exclusive`: the exclusive values of the calls selected so far.
     fn extend<'a>(
         &mut self,
-        line: impl Iterator<Item = &'a QueuedCall>,
+        calls: impl Iterator<Item = &'a QueuedCall>,
         room: &BatchRoom,
         mut exclusive: BTreeSet<u64>,
     ) {
-        for queued in line {
+        for queued in calls {
             if self.items >= room.fill || self.ids.len() >= room.calls_max {
                 break;
             }

@@ -1,7 +1,7 @@
 //! A sorted deque with tombstones, for keys that are mostly inserted at the back and removed at the
 //! front.
 //!
-//! Queue lines, deadlines and calls by id are such sequences, and a search tree would allocate and
+//! Key queues, deadlines and calls by id are such sequences, and a search tree would allocate and
 //! free nodes all the time. A key removed elsewhere leaves a tombstone, and tombstones are
 //! compacted when they outnumber the live entries: work and memory stay proportional to the number
 //! of entries, and nothing is allocated once the deque has reached its maximum length. The worst

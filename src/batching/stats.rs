@@ -98,7 +98,7 @@ pub(super) struct DispatchEvent {
     pub(super) now: Tick,
     pub(super) class: CostClassId,
     pub(super) cause: DispatchCause,
-    pub(super) lone: Option<UnbatchedReason>,
+    pub(super) unbatched_reason: Option<UnbatchedReason>,
     /// Set if its only call must not be merged.
     pub(super) unbatched: bool,
     pub(super) calls: usize,
@@ -191,7 +191,7 @@ impl DispatchStats {
         tally.slo = sent.slo.or(tally.slo);
         if sent.unbatched {
             tally.alone += 1;
-        } else if sent.lone == Some(UnbatchedReason::NoGain) {
+        } else if sent.unbatched_reason == Some(UnbatchedReason::NoGain) {
             tally.passed += 1;
         } else {
             tally.batches += 1;

@@ -1,5 +1,5 @@
 //! The sidecar's end of the control stream: opens the stream, keeps it open, and passes received
-//! messages to a [`StreamHandler`].
+//! messages to a [`SidecarStreamHandler`].
 //!
 //! It runs beside the data path, on the runtime of the admin ports, and serving never waits for it.
 //! Without a controller it reconnects after 0.5 to 30 s, with exponential backoff and jitter, while
@@ -11,7 +11,7 @@
 //! token is read from its file at each connect, because the kubelet rotates it.
 //!
 //! Applying a `SidecarConfig`, filling a `SidecarReport` and storing a bundle are left to the
-//! [`StreamHandler`].
+//! [`SidecarStreamHandler`].
 
 mod address;
 mod connect;
@@ -52,23 +52,23 @@ pub struct ControlClientConfig {
 }
 
 /// The process that the stream serves.
-pub trait StreamHandler: Send + Sync + 'static {
+pub trait SidecarStreamHandler: Send + Sync + 'static {
     /// Returns the sidecar's identity and the settings in force. The client fills in version,
     /// features and epoch.
     fn hello(&self) -> Hello;
 
     /// Returns the counts since the previous call. The client fills in epoch and number.
-    fn report(&self) -> BoxFuture<'_, SidecarReport>;
+    fn take_report(&self) -> BoxFuture<'_, SidecarReport>;
 
     /// Applies settings, or rejects them and keeps the previous ones; a rejection is reported as an
     /// event.
-    fn config(&self, config: SidecarConfig) -> BoxFuture<'_, ()>;
+    fn on_config(&self, config: SidecarConfig) -> BoxFuture<'_, ()>;
 
     /// Stores a CA bundle, which is trusted from now on.
-    fn bundle(&self, pem: String) -> BoxFuture<'_, ()>;
+    fn on_bundle(&self, pem: String) -> BoxFuture<'_, ()>;
 
     /// Receives changes of the stream's status, for logs and metrics.
-    fn status(&self, status: &StreamStatus);
+    fn on_status(&self, status: &StreamStatus);
 }
 
 /// Status of the stream.
@@ -168,7 +168,7 @@ impl Client {
     }
 
     /// Keeps the stream open until the process ends.
-    pub async fn run(self, sidecar: Arc<dyn StreamHandler>) {
+    pub async fn run(self, sidecar: Arc<dyn SidecarStreamHandler>) {
         let Self { mut config, clock, handle } = self;
         let mut pace = backoff::Backoff::default();
         let mut named = None;
@@ -181,7 +181,7 @@ impl Client {
             let lived = end.open.map(|opened| clock.now().since(opened));
             let again = pace.next_delay(&end, lived, clock.now().since(began), rand::random());
             tracing::debug!(reason = end.reason.as_str(), message = end.message, ?again, "the control stream ended");
-            sidecar.status(&StreamStatus::Lost { reason: end.reason, message: end.message, retry_in: again });
+            sidecar.on_status(&StreamStatus::Lost { reason: end.reason, message: end.message, retry_in: again });
             named = end.named;
             tokio::time::sleep(again).await;
         }

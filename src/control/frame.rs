@@ -14,7 +14,7 @@ const LENGTH_BYTES: usize = 4;
 /// A framing error. No further frame can be read after it, since the start of the next frame is
 /// unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum FrameError {
+pub enum StreamFrameError {
     /// The advertised length exceeds the maximum.
     #[error("a frame has {0} bytes, the maximum is {FRAME_BYTES_MAX}")]
     TooLarge(usize),
@@ -38,7 +38,7 @@ pub struct FrameDecoder {
 ///
 /// # Errors
 /// Returns an error if `json` is empty or exceeds [`FRAME_BYTES_MAX`].
-pub fn encode(json: &[u8]) -> Result<Bytes, FrameError> {
+pub fn encode(json: &[u8]) -> Result<Bytes, StreamFrameError> {
     let length = check_length(json.len())?;
     let mut frame = BytesMut::with_capacity(LENGTH_BYTES + json.len());
     frame.put_u32(length);
@@ -49,7 +49,8 @@ pub fn encode(json: &[u8]) -> Result<Bytes, FrameError> {
 // === impl FrameDecoder ===
 
 impl FrameDecoder {
-    /// Appends received bytes. The caller then takes frames until [`Self::next_frame`] returns `None`.
+    /// Appends received bytes. The caller then takes frames until [`Self::next_frame`] returns
+    /// `None`.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
@@ -58,7 +59,7 @@ impl FrameDecoder {
     ///
     /// # Errors
     /// Returns an error if the advertised length is zero or exceeds the maximum.
-    pub fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
+    pub fn next_frame(&mut self) -> Result<Option<Bytes>, StreamFrameError> {
         let Some(length) = self.buffer.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
         let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
         check_length(length)?;
@@ -82,11 +83,11 @@ impl FrameDecoder {
 }
 
 /// Returns the length as it is encoded, if a frame may have it.
-fn check_length(length: usize) -> Result<u32, FrameError> {
+fn check_length(length: usize) -> Result<u32, StreamFrameError> {
     match u32::try_from(length) {
-        Ok(0) => Err(FrameError::Empty),
+        Ok(0) => Err(StreamFrameError::Empty),
         Ok(valid) if length <= FRAME_BYTES_MAX => Ok(valid),
-        _ => Err(FrameError::TooLarge(length)),
+        _ => Err(StreamFrameError::TooLarge(length)),
     }
 }
 
@@ -96,17 +97,17 @@ mod tests {
 
     use super::*;
 
-    fn decode_all(decoder: &mut FrameDecoder) -> Result<Vec<Bytes>, FrameError> {
+    fn decode_all(decoder: &mut FrameDecoder) -> Result<Vec<Bytes>, StreamFrameError> {
         std::iter::from_fn(|| decoder.next_frame().transpose()).collect()
     }
 
     #[test]
     fn a_length_beyond_the_bound_is_refused_before_its_bytes_come() {
         for (length, error) in [
-            ([0, 0x10, 0, 1], FrameError::TooLarge(FRAME_BYTES_MAX + 1)),
-            ([0xff; 4], FrameError::TooLarge(0xffff_ffff)),
-            ([0; 4], FrameError::Empty),
-            (*b"POST", FrameError::TooLarge(0x504f_5354)),
+            ([0, 0x10, 0, 1], StreamFrameError::TooLarge(FRAME_BYTES_MAX + 1)),
+            ([0xff; 4], StreamFrameError::TooLarge(0xffff_ffff)),
+            ([0; 4], StreamFrameError::Empty),
+            (*b"POST", StreamFrameError::TooLarge(0x504f_5354)),
         ] {
             let mut decoder = FrameDecoder::default();
             decoder.feed(&length[..3]);
@@ -115,8 +116,8 @@ mod tests {
             assert_eq!(decoder.next_frame(), Err(error));
             assert_eq!(decoder.next_frame(), Err(error), "the error persists");
         }
-        assert_eq!(encode(&[]), Err(FrameError::Empty));
-        assert_eq!(encode(&vec![b' '; FRAME_BYTES_MAX + 1]), Err(FrameError::TooLarge(FRAME_BYTES_MAX + 1)));
+        assert_eq!(encode(&[]), Err(StreamFrameError::Empty));
+        assert_eq!(encode(&vec![b' '; FRAME_BYTES_MAX + 1]), Err(StreamFrameError::TooLarge(FRAME_BYTES_MAX + 1)));
         let largest = encode(&vec![b' '; FRAME_BYTES_MAX]).unwrap();
         let mut decoder = FrameDecoder::default();
         decoder.feed(&largest);

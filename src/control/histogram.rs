@@ -199,10 +199,10 @@ impl TryFrom<EncodedHistogram> for Histogram {
     fn try_from(written: EncodedHistogram) -> Result<Self, Self::Error> {
         let EncodedHistogram { counts, sum } = written;
         if counts.len() > usize::from(Self::BUCKETS) || counts.iter().any(|(bucket, _)| *bucket >= Self::BUCKETS) {
-            return Err("a sketch contains a bucket that does not exist");
+            return Err("a histogram contains a bucket that does not exist");
         }
         if counts.iter().any(|(_, count)| *count == 0) || !counts.is_sorted_by(|one, next| one.0 < next.0) {
-            return Err("the buckets of a sketch are out of order, or one is empty");
+            return Err("the buckets of a histogram are out of order, or one is empty");
         }
         Ok(Self { counts, sum })
     }

@@ -4,7 +4,8 @@
 //! sidecar  client ── POST /v1/stream, HTTP/2 over TLS, the pod's token ──▶ server  controller
 //!            ▲  up    Hello, then a Report every 5 s, and Events             │
 //!            │  down  Config, Bundle, Goaway, Ping                           ▼
-//!     client::StreamHandler (app: applied, stored)    server::StreamHandler (controller: tuner)
+//!     client::SidecarStreamHandler              server::ControllerStreamHandler
+//!     (app: applied, stored)                    (controller: tuner)
 //! ```
 //! The sidecar opens the connection, so a pod needs neither an open port nor permissions in the
 //! cluster, and it serves calls whether or not the controller responds. `wire` defines the

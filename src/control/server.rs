@@ -2,7 +2,7 @@
 //! pushes configuration to each sidecar.
 //!
 //! ```text
-//! listener: TLS, HTTP/2 ─▶ Authenticate: token → PodIdentity ─▶ stream ─▶ StreamHandler
+//! listener: TLS, HTTP/2 ─▶ Authenticate: token → PodIdentity ─▶ stream ─▶ ControllerStreamHandler
 //!                                                                 ▲        Hello, Report, Event
 //!           StreamRegistry::push ─▶ mailbox: the newest Config, Bundle, Goaway
 //! ```
@@ -13,7 +13,7 @@
 //! message of each kind, and a sidecar that reads nothing is disconnected.
 //!
 //! Authentication is left to [`Authenticate`], which [`TokenReviewer`] implements, and the handling
-//! of messages to [`StreamHandler`].
+//! of messages to [`ControllerStreamHandler`].
 
 mod stream_events;
 mod claims;
@@ -71,19 +71,19 @@ pub trait Authenticate: Send + Sync + 'static {
 
 /// Receives the messages of sidecars. The methods are called on the tasks that serve the streams:
 /// they must not block, and store what they need later.
-pub trait StreamHandler: Send + Sync + 'static {
+pub trait ControllerStreamHandler: Send + Sync + 'static {
     /// A sidecar sent `Hello` and can be pushed to, also from within this call. It replaces an
-    /// earlier stream of the same UID, for which `closed` is not called.
-    fn opened(&self, streams: &StreamRegistry, pod: &Arc<PodIdentity>, hello: &Hello);
+    /// earlier stream of the same UID, for which `on_close` is not called.
+    fn on_open(&self, streams: &StreamRegistry, pod: &Arc<PodIdentity>, hello: &Hello);
 
     /// A sidecar sent a report. Each report is delivered once.
-    fn report(&self, pod: &Arc<PodIdentity>, report: SidecarReport);
+    fn on_report(&self, pod: &Arc<PodIdentity>, report: SidecarReport);
 
     /// A sidecar sent an event. Each event is delivered once.
-    fn event(&self, pod: &Arc<PodIdentity>, event: SidecarEvent);
+    fn on_event(&self, pod: &Arc<PodIdentity>, event: SidecarEvent);
 
     /// The stream of a sidecar was closed.
-    fn closed(&self, pod: &Arc<PodIdentity>);
+    fn on_close(&self, pod: &Arc<PodIdentity>);
 }
 
 /// Number of files that are not used for streams: the connections of the webhook (256) and of the

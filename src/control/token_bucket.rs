@@ -10,13 +10,13 @@ use crate::batching::Tick;
 /// A token bucket with integer arithmetic.
 ///
 /// # Properties
-/// In any time span, at most `most` + `per_second` × span tokens are taken.
+/// In any time span, at most `capacity` + `per_second` × span tokens are taken.
 #[derive(Debug, Clone)]
 pub struct TokenBucket {
     per_second: u64,
     capacity: u64,
     /// Available tokens, in billionths of a token.
-    left: u128,
+    tokens_nano: u128,
     refilled_at: Tick,
 }
 
@@ -25,19 +25,19 @@ const BILLION: u128 = 1_000_000_000;
 // === impl TokenBucket ===
 
 impl TokenBucket {
-    /// Creates a full bucket with a burst of `most` tokens and a refill rate of `per_second`.
+    /// Creates a full bucket with a burst of `capacity` tokens and a refill rate of `per_second`.
     #[must_use]
-    pub fn new(now: Tick, per_second: u64, most: u64) -> Self {
-        Self { per_second, capacity: most, left: u128::from(most) * BILLION, refilled_at: now }
+    pub fn new(now: Tick, per_second: u64, capacity: u64) -> Self {
+        Self { per_second, capacity, tokens_nano: u128::from(capacity) * BILLION, refilled_at: now }
     }
 
     /// Takes `amount` tokens if they are available. Otherwise it takes none and returns `false`.
     pub fn try_take(&mut self, now: Tick, amount: u64) -> bool {
-        self.fill(now);
+        self.refill(now);
         let required = u128::from(amount) * BILLION;
-        let enough = required <= self.left;
+        let enough = required <= self.tokens_nano;
         if enough {
-            self.left -= required;
+            self.tokens_nano -= required;
         }
         enough
     }
@@ -46,15 +46,15 @@ impl TokenBucket {
     /// bucket.
     #[must_use]
     pub fn time_until(&mut self, now: Tick, amount: u64) -> Duration {
-        self.fill(now);
-        let missing = (u128::from(amount.min(self.capacity)) * BILLION).saturating_sub(self.left);
+        self.refill(now);
+        let missing = (u128::from(amount.min(self.capacity)) * BILLION).saturating_sub(self.tokens_nano);
         let nanos = missing.div_ceil(u128::from(self.per_second.max(1)));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    fn fill(&mut self, now: Tick) {
-        let refill = now.since(self.refilled_at).as_nanos() * u128::from(self.per_second);
-        self.left = (self.left + refill).min(u128::from(self.capacity) * BILLION);
+    fn refill(&mut self, now: Tick) {
+        let added = now.since(self.refilled_at).as_nanos() * u128::from(self.per_second);
+        self.tokens_nano = (self.tokens_nano + added).min(u128::from(self.capacity) * BILLION);
         self.refilled_at = self.refilled_at.max(now);
     }
 }
@@ -67,23 +67,23 @@ mod tests {
 
     #[test]
     fn a_full_bucket_grants_its_burst_and_then_the_refill_rate() {
-        let mut meter = TokenBucket::new(Tick(0), 2, 5);
-        assert!((0..5).all(|_| meter.try_take(Tick(0), 1)));
-        assert!(!meter.try_take(Tick(0), 1));
-        assert_eq!(meter.time_until(Tick(0), 1), Duration::from_millis(500));
-        assert!(!meter.try_take(Tick::from_millis(499), 1));
-        assert!(meter.try_take(Tick::from_millis(500), 1));
-        assert!(meter.try_take(Tick::from_millis(60_000), 5) && !meter.try_take(Tick::from_millis(60_000), 1));
+        let mut bucket = TokenBucket::new(Tick(0), 2, 5);
+        assert!((0..5).all(|_| bucket.try_take(Tick(0), 1)));
+        assert!(!bucket.try_take(Tick(0), 1));
+        assert_eq!(bucket.time_until(Tick(0), 1), Duration::from_millis(500));
+        assert!(!bucket.try_take(Tick::from_millis(499), 1));
+        assert!(bucket.try_take(Tick::from_millis(500), 1));
+        assert!(bucket.try_take(Tick::from_millis(60_000), 5) && !bucket.try_take(Tick::from_millis(60_000), 1));
     }
 
     proptest! {
         #[test]
         fn the_amount_taken_never_exceeds_the_burst_plus_the_refill(steps in prop::collection::vec((0..2_000_u64, 1..20_u64), 1..100)) {
             let (mut now, mut taken) = (0, 0);
-            let mut meter = TokenBucket::new(Tick(0), 10, 30);
+            let mut bucket = TokenBucket::new(Tick(0), 10, 30);
             for (millis, amount) in steps {
                 now += millis;
-                if meter.try_take(Tick::from_millis(now), amount) {
+                if bucket.try_take(Tick::from_millis(now), amount) {
                     taken += amount;
                 }
                 prop_assert!(taken * 1000 <= 30_000 + 10 * now);

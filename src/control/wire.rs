@@ -28,7 +28,7 @@ pub use self::to_controller::{
 pub use self::to_sidecar::{
     CaBundle, ExperimentArm, Goaway, LimiterState, Ping, PushedCurve, SidecarConfig, StartValues, TunedSettings,
 };
-use super::frame::{self, FrameError};
+use super::frame::{self, StreamFrameError};
 
 /// Path of the stream. The number is the major version of the protocol.
 pub const PATH: &str = "/v1/stream";
@@ -110,7 +110,7 @@ pub enum EncodeError {
     Json(#[from] serde_json::Error),
     /// The message exceeds the maximum size of a frame.
     #[error(transparent)]
-    Frame(#[from] FrameError),
+    Frame(#[from] StreamFrameError),
 }
 
 /// Number of unknown fields. Used with `serde(flatten)` at the top level of messages only; the

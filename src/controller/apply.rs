@@ -20,10 +20,10 @@ use strum::VariantArray as _;
 use tokio::sync::watch;
 
 use super::FIELD_MANAGER;
+use super::cluster_state::ObjectKey;
 use super::desired::{NewProfile, ReconcileResult};
 use super::lease::Leadership;
 use super::status::ConditionType;
-use super::world::ObjectKey;
 use crate::api::v1alpha1::{API_VERSION, BatchPolicy, BatchPolicyStatus, BatchProfile, BatchProfileStatus};
 use crate::batching::Tick;
 use crate::clock::Clock;

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::cluster_state::{ClusterState, ObjectKey, OwnerRef, Pod, Policy, in_namespace};
 use super::matching::{
     PodSubject, PolicyChoice, PolicyTarget, TargetLookup, choose, requests_injection, resolve_target, takes_precedence,
     target_name, target_of,
 };
-use super::world::{ClusterState, ObjectKey, OwnerRef, Pod, Policy, in_namespace};
 use crate::api::v1alpha1::BatchProfileSpec;
 use crate::injector::COMPONENT;
 use crate::rollout::profile;

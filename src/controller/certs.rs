@@ -13,16 +13,16 @@
 //! stream pushes a new CA bundle, which it gets from [`ServingCertificate`].
 
 mod files;
-mod keeper;
+mod rotator;
 mod certificates;
 mod plan;
-mod served;
+mod serving_certificate;
 
 pub use self::certificates::{CaCertificate, LeafCertificate, SecretContents, Validity, parse_certificates, validity};
 pub use self::files::watch_files;
-pub use self::keeper::{RotationSettings, rotate_certificates};
 pub use self::plan::{RotationStep, plan};
-pub use self::served::{CertificateInfo, ServingCertificate};
+pub use self::rotator::{RotationSettings, rotate_certificates};
+pub use self::serving_certificate::{CertificateInfo, ServingCertificate};
 
 use std::time::Duration;
 

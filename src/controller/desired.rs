@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use super::attachment::AttachmentMap;
+use super::cluster_state::{ClusterState, ObjectKey};
 use super::events::EventNotice;
-use super::world::{ClusterState, ObjectKey};
 use crate::api::v1alpha1::{BatchPolicyStatus, BatchProfileSpec, BatchProfileStatus};
 
 /// The desired state.

@@ -11,7 +11,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::{mpsc, watch};
 
 use super::FIELD_MANAGER;
-use super::world::{ObjectMetadata, OwnerRef};
+use super::cluster_state::{ObjectMetadata, OwnerRef};
 use crate::api::v1alpha1::API_VERSION;
 use crate::batching::Tick;
 use crate::clock::Clock;
@@ -39,13 +39,13 @@ const NOTE_BYTES_MAX: usize = 1024;
 pub struct EventTarget {
     /// API version, for example `apps/v1`.
     pub api_version: String,
-    /// The kind.
+    /// Kind, for example `Pod`.
     pub kind: String,
-    /// The namespace.
+    /// Namespace, in which the Event is created too.
     pub namespace: String,
-    /// The name.
+    /// Name in that namespace.
     pub name: String,
-    /// The UID.
+    /// UID, by which `kubectl describe` finds the Event.
     pub uid: String,
 }
 

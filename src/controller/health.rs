@@ -78,7 +78,7 @@ impl fmt::Debug for HealthServer {
     }
 }
 
-fn world_count(world: &super::world::ClusterState, kind: WatchedKind) -> usize {
+fn world_count(world: &super::cluster_state::ClusterState, kind: WatchedKind) -> usize {
     match kind {
         WatchedKind::Policies => world.policies.len(),
         WatchedKind::Profiles => world.profiles.len(),

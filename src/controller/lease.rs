@@ -21,8 +21,8 @@ use crate::batching::Tick;
 
 /// Duration of a lease after its last observed renewal.
 pub const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// Maximum time without a renewal for which a leader leads. It is shorter than [`LEASE_DURATION`] by the
-/// tolerated difference of clock rates.
+/// Maximum time without a renewal for which a leader leads. It is shorter than [`LEASE_DURATION`]
+/// by the tolerated difference of clock rates.
 pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// Interval between two checks of the lease.
 pub const RETRY_PERIOD: Duration = Duration::from_secs(2);

@@ -1,7 +1,7 @@
 //! The controller: runs once in a cluster, beside the data path.
 //!
 //! ```text
-//! API server ─▶ watch: one reflector per kind ─▶ world::ClusterState
+//! API server ─▶ watch: one reflector per kind ─▶ cluster_state::ClusterState
 //!   state ─┬─▶ reconcile: one second after a change, and every five seconds
 //!          │     ├─ attachment   policy of every pod                      (pure)
 //!          │     ├─ ObservationSource      sidecar reports, rollout, tuner
@@ -38,11 +38,11 @@ pub mod attachment;
 pub mod certs;
 pub mod desired;
 pub mod events;
-pub mod gap;
+pub mod injection_gap;
 pub mod health;
 pub mod lease;
 pub mod uninjected;
-pub mod observed;
+pub mod observed_state;
 pub mod reconcile;
 pub mod recompute;
 mod run;
@@ -50,10 +50,10 @@ pub mod sidecars;
 pub mod status;
 pub mod watch;
 pub mod webhook;
-pub mod world;
+pub mod cluster_state;
 
 pub use self::desired::ReconcileResult;
-pub use self::observed::{EmptySource, ObservationSource};
+pub use self::observed_state::{EmptySource, ObservationSource};
 pub use self::run::{
     ControllerConfig, ControllerHandles, RunningController, ServerCertificate, prepare_client_config, start,
 };

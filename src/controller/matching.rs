@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::world::{ClusterState, ObjectKey, ObjectTable, OwnerRef, Pod, Policy, in_namespace};
+use super::cluster_state::{ClusterState, ObjectKey, ObjectTable, OwnerRef, Pod, Policy, in_namespace};
 use crate::api::v1alpha1::{BatchPolicySpec, LabelSelector, TargetRef};
 
 /// Annotation with which a pod names its policy.
@@ -24,9 +24,9 @@ const TARGETS_MAX: usize = 16;
 /// The properties of a pod that select its policy.
 #[derive(Debug, Clone, Copy)]
 pub struct PodSubject<'a> {
-    /// Its namespace.
+    /// Namespace of the pod, whose policies may select it.
     pub namespace: &'a str,
-    /// Its labels.
+    /// Labels of the pod, which selectors match.
     pub labels: &'a BTreeMap<String, String>,
     /// Annotations with the prefix `groupage.dev/`.
     pub annotations: &'a BTreeMap<String, String>,
@@ -234,7 +234,7 @@ pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> b
 #[must_use]
 pub fn selected_by(object: &Value, labels: &BTreeMap<String, String>) -> bool {
     let at = |path: &str| object.pointer(path);
-    let wants = |required: Option<&Value>| {
+    let selects_pod = |required: Option<&Value>| {
         required.and_then(Value::as_object).is_some_and(|required| {
             !required.is_empty()
                 && required.iter().all(|(key, value)| labels.get(key).map(String::as_str) == value.as_str())
@@ -242,9 +242,9 @@ pub fn selected_by(object: &Value, labels: &BTreeMap<String, String>) -> bool {
     };
     match at("/kind").and_then(Value::as_str) {
         Some("Service") => {
-            at("/spec/type").and_then(Value::as_str) != Some("ExternalName") && wants(at("/spec/selector"))
+            at("/spec/type").and_then(Value::as_str) != Some("ExternalName") && selects_pod(at("/spec/selector"))
         }
-        Some("InferencePool") => wants(at("/spec/selector/matchLabels").or_else(|| at("/spec/selector"))),
+        Some("InferencePool") => selects_pod(at("/spec/selector/matchLabels").or_else(|| at("/spec/selector"))),
         Some("NetworkPolicy") => {
             let selector = at("/spec/podSelector").cloned().unwrap_or_default();
             serde_json::from_value::<LabelSelector>(selector).is_ok_and(|selector| selects(&selector, labels))

@@ -2,7 +2,8 @@
 //!
 //! It runs after every change, over the whole cluster state. The result is compared with the
 //! existing objects, and only differences are written (`apply`). Sidecar reports and rollouts
-//! arrive as [`Observed`]: without it no pod is connected, and every change is in force at once.
+//! arrive as [`ObservedState`]: without it no pod is connected, and every change is in force at
+//! once.
 
 mod findings;
 mod profiles;
@@ -13,13 +14,13 @@ use std::collections::BTreeMap;
 use k8s_openapi::jiff::Timestamp;
 
 use super::attachment::{Attachment, AttachmentMap};
+use super::cluster_state::{ClusterState, ObjectKey, Policy};
 use super::desired::DesiredState;
 use super::events::{EventNotice, EventTarget};
-use super::gap::InjectionGap;
+use super::injection_gap::InjectionGap;
 use super::matching::describe_target;
-use super::observed::{Observed, PolicyObserved};
+use super::observed_state::{ObservedState, PolicyObserved};
 use super::status::{ConditionType, MERGE_REFUSED, NO_GAIN, join_first, summarize_ready, to_conditions};
-use super::world::{ClusterState, ObjectKey, Policy};
 use crate::api::v1alpha1::{BatchPolicyStatus, Mode, OpenEnum};
 
 /// Inputs of [`recompute`].
@@ -30,7 +31,7 @@ pub struct RecomputeInput<'a> {
     /// The assignment of pods to policies.
     pub attached: &'a AttachmentMap,
     /// Reports of the sidecars and progress of rollouts.
-    pub observed: &'a Observed,
+    pub observed: &'a ObservedState,
     /// Results for pods without a sidecar, by UID; a missing pod was not classified yet.
     pub gaps: &'a BTreeMap<String, InjectionGap>,
     /// Statuses written last, where the watch has not delivered them yet.
@@ -164,7 +165,7 @@ fn missed_pods(input: &RecomputeInput<'_>) -> Vec<ObjectKey> {
 
 /// Returns one notice for each workload with missed pods.
 fn missed_notices(input: &RecomputeInput<'_>, missing: &[ObjectKey]) -> Vec<EventNotice> {
-    let mut workloads: BTreeMap<(String, super::world::OwnerRef), Vec<String>> = BTreeMap::new();
+    let mut workloads: BTreeMap<(String, super::cluster_state::OwnerRef), Vec<String>> = BTreeMap::new();
     let mut notices = Vec::new();
     for key in missing {
         let Some(pod) = input.world.uninjected_pods.get(key) else { continue };

@@ -15,14 +15,14 @@ use tokio::sync::{mpsc, watch};
 
 use super::apply::WrittenStatuses;
 use super::attachment::{Acceptance, attach_all};
+use super::cluster_state::ClusterState;
 use super::desired::ReconcileResult;
 use super::events::EventNotice;
 use super::lease::Leadership;
-use super::observed::ObservationSource;
+use super::observed_state::ObservationSource;
 use super::recompute::{RecomputeInput, recompute};
 use super::uninjected::InjectionGaps;
 use super::watch::SharedState;
-use super::world::ClusterState;
 use crate::clock::Clock;
 use crate::telemetry::ControllerMetrics;
 use crate::telemetry::names::EventResult;

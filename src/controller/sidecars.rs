@@ -2,7 +2,7 @@
 //! them.
 //!
 //! ```text
-//! control::server ─▶ StreamHandler: Hello, Report, Event ─▶ registry::SidecarRegistry
+//! control::server ─▶ ControllerStreamHandler: Hello, Report, Event ─▶ registry::SidecarRegistry
 //!   ─▶ policy_runtime::PolicyRuntime, one per policy: rollout and tuner   (each round of the leader)
 //!   ─▶ PushedConfig ─▶ mailbox of the stream
 //! ```
@@ -17,7 +17,7 @@ mod leader_round;
 mod policy_runtime;
 mod learned_convert;
 mod merging;
-mod recent;
+mod summary_window;
 mod push;
 
 use std::collections::{BTreeMap, HashMap};
@@ -35,17 +35,17 @@ use self::push::PushedConfig;
 use self::registry::SidecarRegistry;
 use super::attachment::AttachmentMap;
 use super::certs::ServingCertificate;
+use super::cluster_state::{ClusterState, ObjectKey};
 use super::events::{EventNotice, EventTarget};
 use super::lease::{Leadership, LeadershipTerm};
-use super::observed::{ObservationSource, Observed};
+use super::observed_state::{ObservationSource, ObservedState};
 use super::watch::SharedState;
-use super::world::{ClusterState, ObjectKey};
 use crate::api::v1alpha1::Mode;
 use crate::clock::Clock;
 use crate::config::MachineLimits;
 use crate::control::server::{
-    EncodedPush, InjectedPods, PodIdentity, ServerLimits, StreamEvent, StreamHandler, StreamRegistry, TokenReviewer,
-    serve,
+    ControllerStreamHandler, EncodedPush, InjectedPods, PodIdentity, ServerLimits, StreamEvent, StreamRegistry,
+    TokenReviewer, serve,
 };
 use crate::control::token_bucket::TokenBucket;
 use crate::control::wire::{CaBundle, Goaway, Hello, SidecarEvent, SidecarReport};
@@ -215,7 +215,7 @@ impl SidecarController {
 }
 
 impl ObservationSource for SidecarController {
-    fn observe(&self, world: &ClusterState, attached: &AttachmentMap, leads: bool, now: Timestamp) -> Observed {
+    fn observe(&self, world: &ClusterState, attached: &AttachmentMap, leads: bool, now: Timestamp) -> ObservedState {
         let mut state = self.state();
         state.pods = world.pods.iter().map(|(key, pod)| (pod.meta.uid.clone(), key.clone())).collect();
         self.update_stream_metrics();
@@ -232,7 +232,7 @@ impl ObservationSource for SidecarController {
             if let (Some(streams), Some(push)) = (self.streams.get(), self.goaway()) {
                 streams.push_all(&push);
             }
-            return Observed::default();
+            return ObservedState::default();
         }
         let reign = self.needs.leadership.reign();
         if std::mem::replace(&mut state.reign, reign) != reign {
@@ -271,8 +271,8 @@ impl InjectedPods for SidecarController {
     }
 }
 
-impl StreamHandler for SidecarController {
-    fn opened(&self, streams: &StreamRegistry, pod: &Arc<PodIdentity>, hello: &Hello) {
+impl ControllerStreamHandler for SidecarController {
+    fn on_open(&self, streams: &StreamRegistry, pod: &Arc<PodIdentity>, hello: &Hello) {
         if let Some(push) = self.bundle() {
             let _there = streams.push(&pod.uid, &push);
         }
@@ -286,7 +286,7 @@ impl StreamHandler for SidecarController {
         self.needs.shared.update(|_| true);
     }
 
-    fn report(&self, pod: &Arc<PodIdentity>, report: SidecarReport) {
+    fn on_report(&self, pod: &Arc<PodIdentity>, report: SidecarReport) {
         let changed = self.state().registry.on_report(pod, report, UnixSeconds(Clock::wall_micros() / 1_000_000));
         if changed {
             // The condition `Programmed` depends on the configuration in force.
@@ -294,7 +294,7 @@ impl StreamHandler for SidecarController {
         }
     }
 
-    fn event(&self, pod: &Arc<PodIdentity>, event: SidecarEvent) {
+    fn on_event(&self, pod: &Arc<PodIdentity>, event: SidecarEvent) {
         if event.reason == "ConfigRefused" {
             self.state().registry.on_rejected(pod, &event.hash, &event.message);
         }
@@ -310,7 +310,7 @@ impl StreamHandler for SidecarController {
         }
     }
 
-    fn closed(&self, pod: &Arc<PodIdentity>) {
+    fn on_close(&self, pod: &Arc<PodIdentity>) {
         self.state().registry.on_close(pod);
         self.needs.shared.update(|_| true);
     }

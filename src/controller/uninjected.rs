@@ -14,12 +14,12 @@ use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::cluster_state::{ClusterState, ObjectKey, Pod};
 use super::desired::ReconcileResult;
-use super::gap::InjectionGap;
+use super::injection_gap::InjectionGap;
 use super::lease::Leadership;
 use super::watch::SharedState;
 use super::webhook::{AdmissionRequest, ReviewContext, explain_gap};
-use super::world::{ClusterState, ObjectKey, Pod};
 use crate::batching::Tick;
 use crate::clock::Clock;
 use crate::injector::InjectionContext;
@@ -185,7 +185,7 @@ fn classify(key: &ObjectKey, mut pod: Value, context: ReviewContext<'_>) -> Opti
 mod tests {
     use super::*;
     use crate::attachment::attach_all;
-    use crate::world::fixtures::*;
+    use crate::cluster_state::fixtures::*;
 
     fn round(world: ClusterState) -> ReconcileResult {
         let attached = attach_all(&world, true, &BTreeSet::new());

@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 use self::follow::{KindWatcher, TableAccess};
 pub use self::reach::ApiReach;
-use super::world::{self, ClusterState};
+use super::cluster_state::{self, ClusterState};
 use crate::batching::Tick;
 use crate::clock::Clock;
 use crate::telemetry::ControllerMetrics;
@@ -256,24 +256,27 @@ async fn watch_configuration(all: &KindWatcher) {
         all.watch_dynamic(
             ours("BatchPolicy", "batchpolicies"),
             WatchedKind::Policies,
-            TableAccess::new(|world| &mut world.policies, |object: DynamicObject| world::from_policy(&object))
+            TableAccess::new(|world| &mut world.policies, |object: DynamicObject| cluster_state::from_policy(&object))
         ),
         all.watch_dynamic(
             ours("BatchProfile", "batchprofiles"),
             WatchedKind::Profiles,
-            TableAccess::new(|world| &mut world.profiles, |object: DynamicObject| world::from_profile(&object))
+            TableAccess::new(|world| &mut world.profiles, |object: DynamicObject| cluster_state::from_profile(&object))
         ),
         all.watch_dynamic(
             resource("", "v1", "Service", "services"),
             WatchedKind::Services,
-            TableAccess::new(|world| &mut world.services, |object| world::from_referrer("v1", "Service", object))
+            TableAccess::new(
+                |world| &mut world.services,
+                |object| cluster_state::from_referrer("v1", "Service", object)
+            )
         ),
         all.watch_dynamic(
             networks,
             WatchedKind::Networks,
             TableAccess::new(
                 |world| &mut world.network_policies,
-                |object| world::from_referrer("networking.k8s.io/v1", "NetworkPolicy", object)
+                |object| cluster_state::from_referrer("networking.k8s.io/v1", "NetworkPolicy", object)
             )
         ),
         all.watch_dynamic(
@@ -281,7 +284,7 @@ async fn watch_configuration(all: &KindWatcher) {
             WatchedKind::Pools,
             TableAccess::optional(
                 |world| world.pools.get_or_insert_default(),
-                |object| world::from_referrer("inference.networking.k8s.io/v1", "InferencePool", object),
+                |object| cluster_state::from_referrer("inference.networking.k8s.io/v1", "InferencePool", object),
                 |world| world.pools = None
             )
         ),
@@ -299,7 +302,7 @@ async fn watch_workloads(all: &KindWatcher) {
             WatchedKind::InferenceServices,
             TableAccess::optional(
                 |world| world.inference_services.get_or_insert_default(),
-                |object: PartialObjectMeta<DynamicObject>| world::from_owner(&object.metadata),
+                |object: PartialObjectMeta<DynamicObject>| cluster_state::from_owner(&object.metadata),
                 |world| world.inference_services = None
             )
         ),
@@ -307,19 +310,22 @@ async fn watch_workloads(all: &KindWatcher) {
             WatchedKind::Namespaces,
             "",
             "",
-            TableAccess::new(|world| &mut world.namespaces, |object| world::from_namespace(object.metadata))
+            TableAccess::new(|world| &mut world.namespaces, |object| cluster_state::from_namespace(object.metadata))
         ),
         all.watch_typed::<core::Pod, _>(
             WatchedKind::Pods,
             "groupage.dev/injected=true",
             alive,
-            TableAccess::new(|world| &mut world.pods, |object| world::from_pod(&object))
+            TableAccess::new(|world| &mut world.pods, |object| cluster_state::from_pod(&object))
         ),
         all.watch_typed::<PartialObjectMeta<core::Pod>, _>(
             WatchedKind::Bare,
             "groupage.dev/injected!=true",
             alive,
-            TableAccess::new(|world| &mut world.uninjected_pods, |object| world::from_pod_metadata(&object.metadata))
+            TableAccess::new(
+                |world| &mut world.uninjected_pods,
+                |object| cluster_state::from_pod_metadata(&object.metadata)
+            )
         ),
         all.watch_owners::<Deployment>(WatchedKind::Deployments, |world| &mut world.deployments),
         all.watch_owners::<StatefulSet>(WatchedKind::StatefulSets, |world| &mut world.stateful_sets),
@@ -329,7 +335,7 @@ async fn watch_workloads(all: &KindWatcher) {
             WatchedKind::Nodes,
             "",
             "",
-            TableAccess::new(|world| &mut world.nodes, |object| world::from_node(&object))
+            TableAccess::new(|world| &mut world.nodes, |object| cluster_state::from_node(&object))
         ),
     );
 }

@@ -2,28 +2,31 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the command line prints for its user")]
 
-mod check;
-mod cluster;
-mod controller;
+// The subcommands, in the order of the help.
+mod proxy;
+mod validate;
 mod crds;
 mod demo;
 mod drain;
-mod enable;
 mod explain;
 mod inject;
-mod install;
-mod admin_client;
-mod sidecar_metrics;
-mod pods;
-mod proxy;
 mod redirect_init;
-mod refusal;
+mod controller;
+mod install;
+mod check;
+mod status;
+mod enable;
 mod rollback;
 mod simulate;
-mod status;
+
+// Their helpers.
+mod refusal;
+mod cluster;
+mod pods;
 mod pod_problem;
-mod validate;
 mod bypasses;
+mod sidecar_metrics;
+mod admin_client;
 mod yaml;
 
 use std::ffi::OsStr;

@@ -135,7 +135,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn published_limits(&self, source: &LimitsSource) -> LimitsLookUp;
 
     /// Returns whether the model server is known to batch text generation by itself; `None` until
-    /// that is known. It is looked up in the background, from the first time on that this is called.
+    /// that is known. It is looked up in the background, from the first time on that this is
+    /// called.
     fn batches_text(&self) -> Option<bool>;
 }
 

@@ -45,7 +45,7 @@ const REQUEST_LINE_TIMEOUT: Duration = Duration::from_secs(1);
 const DRAIN_GRACE: Duration = Duration::from_secs(1);
 
 /// Result of detecting the protocol of a connection.
-enum Detected {
+enum DetectedConnection {
     Http,
     Bytes(RelayReason, Option<Box<dyn ByteStream>>, Vec<u8>),
     Over,
@@ -59,20 +59,20 @@ pub(super) async fn run(
     guard: ConnectionGuard,
 ) {
     let mut ahead = Vec::new();
-    let begun = if proxy.table().relays {
-        Detected::Bytes(RelayReason::NoRoute, None, Vec::new())
+    let detected = if proxy.table().relays {
+        DetectedConnection::Bytes(RelayReason::NoRoute, None, Vec::new())
     } else {
         begin(&proxy, &mut stream, &mut ahead, state.clone()).await
     };
-    match begun {
-        Detected::Over => {}
-        Detected::Http => connection::run(proxy, (stream, peer), Bytes::from(ahead), state, guard).await,
-        Detected::Bytes(reason, upstream, answer) => {
-            proxy.metrics.relayed(reason);
-            guard.place.activity().set_relayed();
+    match detected {
+        DetectedConnection::Over => {}
+        DetectedConnection::Http => connection::run(proxy, (stream, peer), Bytes::from(ahead), state, guard).await,
+        DetectedConnection::Bytes(reason, upstream, answer) => {
+            proxy.metrics.record_relay(reason);
+            guard.permit.activity().set_relayed();
             // A relayed connection drops the state of a served one: the tunnel needs only its two
             // ends, and parses no heads.
-            let activity = guard.place.activity();
+            let activity = guard.permit.activity();
             let flow = ConnectionMemory::new(&proxy.buffers, &activity);
             let client = MonitoredStream::new(stream, Bytes::new(), (&activity, &flow), (0, guard));
             Box::pin(relay_connection(&proxy, client, upstream, (ahead, answer))).await;
@@ -86,9 +86,9 @@ async fn begin(
     stream: &mut ClientStream,
     ahead: &mut Vec<u8>,
     mut state: watch::Receiver<ListenerState>,
-) -> Detected {
+) -> DetectedConnection {
     if let Ok(first) = timeout(CLIENT_FIRST_TIMEOUT, read_prefix(stream, ahead)).await {
-        return if first.is_err() { Detected::Over } else { detect_request_line(stream, ahead).await };
+        return if first.is_err() { DetectedConnection::Over } else { detect_request_line(stream, ahead).await };
     }
     // The client may have connected ahead of its first call, or wait for the server to speak first.
     let limit = proxy.config.client.pass_through_idle_timeout;
@@ -114,24 +114,24 @@ async fn begin(
     };
     tokio::select! {
         biased;
-        first = read_prefix(stream, ahead) => if first.is_err() { Detected::Over } else { detect_request_line(stream, ahead).await },
+        first = read_prefix(stream, ahead) => if first.is_err() { DetectedConnection::Over } else { detect_request_line(stream, ahead).await },
         spoke = speaks => match spoke {
-            Some((upstream, answer)) => Detected::Bytes(RelayReason::ServerFirst, Some(upstream), answer),
+            Some((upstream, answer)) => DetectedConnection::Bytes(RelayReason::ServerFirst, Some(upstream), answer),
             // The application closed the connection of a silent client.
-            None => Detected::Over,
+            None => DetectedConnection::Over,
         },
-        () = leave => Detected::Over,
-        () = tokio::time::sleep(limit) => Detected::Over,
+        () = leave => DetectedConnection::Over,
+        () = tokio::time::sleep(limit) => DetectedConnection::Over,
     }
 }
 
 /// Reads from a client that has sent its first bytes until the protocol is known.
-async fn detect_request_line(stream: &mut ClientStream, ahead: &mut Vec<u8>) -> Detected {
+async fn detect_request_line(stream: &mut ClientStream, ahead: &mut Vec<u8>) -> DetectedConnection {
     let known = async {
         loop {
             match detect_protocol(ahead) {
-                DetectedProtocol::Http => return Detected::Http,
-                DetectedProtocol::Other => return Detected::Bytes(RelayReason::NotHttp, None, Vec::new()),
+                DetectedProtocol::Http => return DetectedConnection::Http,
+                DetectedProtocol::Other => return DetectedConnection::Bytes(RelayReason::NotHttp, None, Vec::new()),
                 DetectedProtocol::More => {}
             }
             match read_prefix(stream, ahead).await {
@@ -139,15 +139,19 @@ async fn detect_request_line(stream: &mut ClientStream, ahead: &mut Vec<u8>) -> 
                 // The stream ended in the middle of what may be a request line. It is relayed,
                 // since only the application can interpret it.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    return Detected::Bytes(RelayReason::NotHttp, None, Vec::new());
+                    return DetectedConnection::Bytes(RelayReason::NotHttp, None, Vec::new());
                 }
-                Err(_) => return Detected::Over,
+                Err(_) => return DetectedConnection::Over,
             }
         }
     };
     // A client of another protocol has sent its first message and waits for the answer, so on a
     // timeout the connection is relayed.
-    timeout(REQUEST_LINE_TIMEOUT, known).await.unwrap_or(Detected::Bytes(RelayReason::NotHttp, None, Vec::new()))
+    timeout(REQUEST_LINE_TIMEOUT, known).await.unwrap_or(DetectedConnection::Bytes(
+        RelayReason::NotHttp,
+        None,
+        Vec::new(),
+    ))
 }
 
 /// Reads the bytes available, at most up to [`DETECT_BYTES_MAX`] in total.

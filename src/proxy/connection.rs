@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
 use super::activity::{ConnectionActivity, TimeoutAction};
-use super::connections::{ConnectionGuard, ConnectionPermit};
+use super::connections::{ClientConnectionPermit, ConnectionGuard};
 use super::memory_accounting::ConnectionMemory;
 use super::poll_sides::{PollResult, TaskSides};
 use super::session::CallService;
@@ -52,10 +52,10 @@ pub(super) async fn run(
     guard: ConnectionGuard,
 ) {
     let clock = proxy.clock;
-    let (activity, client) = (guard.place.activity(), guard.place.peer());
+    let (activity, client) = (guard.permit.activity(), guard.permit.peer());
     let lane = proxy.forward.lane();
     let is_tight = proxy.buffers.is_half_full();
-    let builder = builder(&proxy.config.client, &guard.place, is_tight);
+    let builder = builder(&proxy.config.client, &guard.permit, is_tight);
     let flow = ConnectionMemory::new(&proxy.buffers, &activity);
     let calls = CallService::new(&proxy, &lane, (&activity, &flow), (client, peer));
     let io = TokioIo::new(MonitoredStream::new(
@@ -162,7 +162,7 @@ fn next_action(
 }
 
 /// Returns the settings of a connection. `is_tight` is `true` if half of the byte budget is held.
-fn builder(limits: &ClientLimits, place: &ConnectionPermit, is_tight: bool) -> Builder<TokioExecutor> {
+fn builder(limits: &ClientLimits, permit: &ClientConnectionPermit, is_tight: bool) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
@@ -174,14 +174,14 @@ fn builder(limits: &ClientLimits, place: &ConnectionPermit, is_tight: bool) -> B
         builder.http1().max_headers(limits.headers_max);
     }
     let http2 = &limits.http2;
-    let resets_max = place.resets_max();
+    let resets_max = permit.resets_max();
     builder
         .http2()
         .timer(TokioTimer::new())
         .auto_date_header(false)
-        .max_concurrent_streams(http2.streams_max.min(place.streams_max(is_tight)))
+        .max_concurrent_streams(http2.streams_max.min(permit.streams_max(is_tight)))
         .initial_stream_window_size(http2.stream_window)
-        .initial_connection_window_size(http2.connection_window.min(place.window_max()))
+        .initial_connection_window_size(http2.connection_window.min(permit.window_max()))
         .keep_alive_interval(http2.ping_interval)
         .keep_alive_timeout(http2.ping_timeout)
         .max_header_list_size(u32::try_from(limits.head_bytes_max).unwrap_or(u32::MAX))

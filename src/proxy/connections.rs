@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::memory::{EvictionMember, EvictionSet, PressureLevel, STREAM};
 use crate::telemetry::Metrics;
 
-/// Denominator of the fraction of the places that is freed at once, so that one search serves many
+/// Denominator of the fraction of the permits that is freed at once, so that one search serves many
 /// new connections. With a fraction of a 64th, the searches took a quarter of the time of a process
 /// to which thousands of connections were opened at once.
 const EVICTION_DIVISOR: usize = 16;
@@ -43,7 +43,7 @@ const WINDOW_MIN: u32 = 65_535;
 /// close one takes 10 µs, and to serve one in the place of another 200 µs, for which the
 /// connections of all addresses would wait in the accept queue of the kernel.
 const OWN_EVICTION_INTERVAL: Duration = Duration::from_millis(100);
-/// Denominator of the fraction of the places that connections being closed may occupy.
+/// Denominator of the fraction of the permits that connections being closed may occupy.
 const CLOSING_DIVISOR: usize = 8;
 /// Maximum number of yields to the runtime while waiting for them: a few milliseconds. A tunnel
 /// with a stalled other end may take longer.
@@ -83,7 +83,7 @@ struct PeerState {
 
 /// The permit of an open connection.
 #[derive(Debug)]
-pub(super) struct ConnectionPermit {
+pub(super) struct ClientConnectionPermit {
     connections: Arc<Connections>,
     member: EvictionMember<EvictionHandle>,
 }
@@ -91,7 +91,7 @@ pub(super) struct ConnectionPermit {
 /// The resources that a connection holds from accept to its end, also inside a tunnel.
 #[derive(Debug)]
 pub(super) struct ConnectionGuard {
-    pub(super) place: ConnectionPermit,
+    pub(super) permit: ClientConnectionPermit,
     _alive: TaskTrackerToken,
 }
 
@@ -179,17 +179,19 @@ impl Connections {
         self: &Arc<Self>,
         peer: IpAddr,
         activity: Arc<ConnectionActivity>,
-    ) -> Option<ConnectionPermit> {
+    ) -> Option<ClientConnectionPermit> {
         let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
         let peer = peer.to_canonical();
         let is_above_mean = self.add_peer(peer, open);
         let state = EvicteeState { peer, activity, task: OnceLock::new(), evicted: AtomicBool::new(false) };
         let has_room = open.saturating_sub(self.closing.load(Ordering::Relaxed)) <= self.max
             || if is_above_mean { self.evict_own(peer) } else { self.evict_for_room(None, Duration::ZERO) };
-        let place =
-            ConnectionPermit { connections: self.clone(), member: self.set.insert(EvictionHandle(Arc::new(state))) };
-        self.metrics.connections(open);
-        has_room.then_some(place)
+        let permit = ClientConnectionPermit {
+            connections: self.clone(),
+            member: self.set.insert(EvictionHandle(Arc::new(state))),
+        };
+        self.metrics.set_open_connections(open);
+        has_room.then_some(permit)
     }
 
     /// Counts a connection of an address. Returns `true` if the address now has more connections
@@ -249,7 +251,7 @@ impl Connections {
         for evictee in ranked.iter().take(most) {
             self.closing.fetch_add(1, Ordering::Relaxed);
             if evictee.evict() {
-                self.metrics.connection_shed();
+                self.metrics.record_shed_connection();
                 evicted += 1;
             } else {
                 self.closing.fetch_sub(1, Ordering::Relaxed);
@@ -262,14 +264,14 @@ impl Connections {
 // === impl ConnectionGuard ===
 
 impl ConnectionGuard {
-    pub(super) const fn new(place: ConnectionPermit, alive: TaskTrackerToken) -> Self {
-        Self { place, _alive: alive }
+    pub(super) const fn new(permit: ClientConnectionPermit, alive: TaskTrackerToken) -> Self {
+        Self { permit, _alive: alive }
     }
 }
 
-// === impl ConnectionPermit ===
+// === impl ClientConnectionPermit ===
 
-impl ConnectionPermit {
+impl ClientConnectionPermit {
     /// Returns the activity of the connection.
     pub(super) fn activity(&self) -> Arc<ConnectionActivity> {
         self.member.0.activity.clone()
@@ -289,9 +291,10 @@ impl ConnectionPermit {
 
     /// Returns the maximum number of streams of a new HTTP/2 connection: an equal share, over all
     /// open connections, of the streams that fit into half the memory budget of calls. hyper spawns
-    /// a task for each stream before it polls any. [`STREAMS_MIN`] while that half is held: a client
-    /// whose connection was evicted because it takes no responses would begin all of its calls
-    /// again. A stream beyond the limit is refused before it is a call, so it may be repeated.
+    /// a task for each stream before it polls any. [`STREAMS_MIN`] while that half is held: a
+    /// client whose connection was evicted because it takes no responses would begin all of its
+    /// calls again. A stream beyond the limit is refused before it is a call, so it may be
+    /// repeated.
     pub(super) fn streams_max(&self, is_tight: bool) -> u32 {
         let share = self.share(self.connections.buffered_bytes / 2 / STREAM);
         if is_tight { STREAMS_MIN } else { share.max(STREAMS_MIN) }
@@ -316,7 +319,7 @@ impl ConnectionPermit {
     }
 }
 
-impl Drop for ConnectionPermit {
+impl Drop for ClientConnectionPermit {
     fn drop(&mut self) {
         let connections = &self.connections;
         connections.remove_peer(self.peer());
@@ -324,7 +327,7 @@ impl Drop for ConnectionPermit {
             connections.closing.fetch_sub(1, Ordering::Relaxed);
         }
         let left = connections.open.fetch_sub(1, Ordering::Relaxed) - 1;
-        connections.metrics.connections(left);
+        connections.metrics.set_open_connections(left);
         if left == 0 {
             connections.none.notify_waiters();
         }

@@ -1,9 +1,9 @@
-//! Calls that are too large for the server or the policy: their parts are queued like calls of their
-//! own, may share batches with others, and their responses are joined in order.
+//! Calls that are too large for the server or the policy: their parts are queued like calls of
+//! their own, may share batches with others, and their responses are joined in order.
 //!
-//! The response is complete or an error: the first part that fails ends the call with its error, and
-//! the parts that are not sent yet are withdrawn. If the responses cannot be joined exactly, the call
-//! is sent whole, and so are later ones of its cost class.
+//! The response is complete or an error: the first part that fails ends the call with its error,
+//! and the parts that are not sent yet are withdrawn. If the responses cannot be joined exactly,
+//! the call is sent whole, and so are later ones of its cost class.
 
 mod undivided;
 
@@ -24,8 +24,8 @@ use crate::scheduler::{ExecutionDetails, Submission, SubmitOutcome};
 
 pub(super) use undivided::UndividedClasses;
 
-/// Maximum time for which a part waits for room in the queue: the responses to the other parts occupy
-/// memory meanwhile. A queue that takes longer to drain is overloaded.
+/// Maximum time for which a part waits for room in the queue: the responses to the other parts
+/// occupy memory meanwhile. A queue that takes longer to drain is overloaded.
 const PART_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// The successful response to a part.
@@ -64,7 +64,7 @@ impl Proxy {
             drop(held);
             return self.scheduler.submit(whole).await;
         };
-        self.metrics.call_divided(parts.len());
+        self.metrics.record_division(parts.len());
         let parts: Vec<Arc<Call>> = parts.into_iter().map(|part| Arc::new(self.weigh_call(part))).collect();
         let replies = match self.execute_parts(&whole, &parts, &limits, buffered).await {
             Ok(replies) => replies,
@@ -127,8 +127,8 @@ impl Proxy {
         Ok(replies)
     }
 
-    /// Executes a part. The error is its outcome if it has no successful response. `waits`: it waits
-    /// for room in a full queue.
+    /// Executes a part. The error is its outcome if it has no successful response. `waits`: it
+    /// waits for room in a full queue.
     async fn execute_part(
         self: Arc<Self>,
         submission: Submission,
@@ -157,8 +157,8 @@ impl Proxy {
     }
 
     /// Queues a part. If the queue has no room for it and it waits, it is queued again after the
-    /// `Retry-After` of the refusal, which is the predicted time to drain the queue, unless the call
-    /// would be too late then.
+    /// `Retry-After` of the refusal, which is the predicted time to drain the queue, unless the
+    /// call would be too late then.
     async fn queue_part(&self, submission: Submission, waits: bool) -> SubmitOutcome {
         let now = self.clock.now();
         // An SLO ends no call on a route that serves late calls.

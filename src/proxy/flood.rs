@@ -63,7 +63,7 @@ impl FloodEvent {
 impl FloodLog {
     /// Records a connection that is closed because of a flood.
     pub(super) fn on_flood(&self, now: Tick, peer: IpAddr, reason: FloodReason, metrics: &Metrics) {
-        metrics.connection_flooded(reason);
+        metrics.record_flooded_connection(reason);
         let connections = self.0.lock().unwrap_or_else(PoisonError::into_inner).count(now);
         if let Some(connections) = connections {
             tracing::warn!(

@@ -61,10 +61,10 @@ pub struct FrameScanner {
 const CONTROL_BURST: u32 = 1_000;
 const CONTROL_RATE: u64 = 500;
 /// Tokens that each HEADERS or DATA frame of a response refunds. grpc-go measures its bandwidth
-/// with a `WINDOW_UPDATE` and a PING for a DATA frame, at most once per round trip, and browsers send
-/// a PRIORITY and a `WINDOW_UPDATE` with a call. A flood cannot live on refunds: each such frame
-/// takes a call, or the window for a part of its response, and to process either costs more than
-/// two control frames.
+/// with a `WINDOW_UPDATE` and a PING for a DATA frame, at most once per round trip, and browsers
+/// send a PRIORITY and a `WINDOW_UPDATE` with a call. A flood cannot live on refunds: each such
+/// frame takes a call, or the window for a part of its response, and to process either costs more
+/// than two control frames.
 const FRAME_REFUND: u32 = 2;
 /// Response bytes that refund one token more. A client returns window credit for its stream and for
 /// its connection, a part of it at each read.

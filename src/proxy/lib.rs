@@ -161,8 +161,8 @@ pub struct RoutingTable {
     /// A merged route names its protocol, which requests batching even in front of a server that
     /// batches by itself.
     pub names_protocol: bool,
-    /// Calls for text are queued. They pass through under a policy with a fixed number of slots, which
-    /// is meant for batches: an engine runs many such calls at once.
+    /// Calls for text are queued. They pass through under a policy with a fixed number of slots,
+    /// which is meant for batches: an engine runs many such calls at once.
     pub admits_generation: bool,
     /// Minimum amount by which SLO deadlines are moved earlier, in thousandths of the SLO.
     pub shift_permille: u32,
@@ -283,12 +283,15 @@ impl Proxy {
         let labels = || protocol::ProtocolLabel::VARIANTS.iter().map(|label| label.as_str()).chain(["none"]);
         let table = table.with_route_durations(&metrics);
         Self {
-            labels: labels().map(|label| (label, metrics.calls(label))).collect(),
+            labels: labels().map(|label| (label, metrics.call_counters(label))).collect(),
             durations: labels().map(|label| (label, metrics.route_durations(label))).collect(),
-            passed: UnmergeableReason::VARIANTS.iter().map(|reason| metrics.passed(reason.as_str())).collect(),
+            passed: UnmergeableReason::VARIANTS
+                .iter()
+                .map(|reason| metrics.unmerged_counter(reason.as_str()))
+                .collect(),
             unrecognised: UnrecognisedCause::VARIANTS
                 .iter()
-                .map(|cause| metrics.unrecognised(cause.as_str()))
+                .map(|cause| metrics.unrecognised_counter(cause.as_str()))
                 .collect(),
             config,
             table: RwLock::new(Arc::new(table)),
@@ -326,7 +329,7 @@ impl Proxy {
     /// Replaces the table for calls that begin from now on.
     pub fn set_table(&self, table: RoutingTable) {
         let found = self.shifts.set_slos(table.slos());
-        self.metrics.deadline_shift(table.max_deadline_shift(found));
+        self.metrics.set_deadline_shift(table.max_deadline_shift(found));
         *self.table.write().unwrap_or_else(PoisonError::into_inner) =
             Arc::new(table.with_route_durations(&self.metrics));
         self.undivided.clear();

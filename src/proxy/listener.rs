@@ -80,19 +80,19 @@ async fn accept_all(
             Ok((stream, peer)) => (stream, peer.ip()),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
-                proxy.metrics.connection_shed();
+                proxy.metrics.record_shed_connection();
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);
                 continue;
             }
         };
         pause = PAUSE_MIN;
-        let Some(place) = connections.acquire(peer, ConnectionActivity::new(proxy.clock)) else {
-            proxy.metrics.connection_shed();
+        let Some(permit) = connections.acquire(peer, ConnectionActivity::new(proxy.clock)) else {
+            proxy.metrics.record_shed_connection();
             drop(stream);
             continue;
         };
-        spawn(proxy, stream, state.clone(), ConnectionGuard::new(place, alive.token()));
+        spawn(proxy, stream, state.clone(), ConnectionGuard::new(permit, alive.token()));
         tokio::select! {
             () = connections.wait_for_capacity() => {}
             // On shutdown the loop continues, to serve the kernel's accept queue even under memory
@@ -107,7 +107,7 @@ fn spawn(proxy: &Arc<Proxy>, stream: TcpStream, state: watch::Receiver<ListenerS
     // socket that is already closed.
     stream.set_nodelay(true).ok();
     let proxy = proxy.clone();
-    let evictee = guard.place.evictee();
+    let evictee = guard.permit.evictee();
     let task = if let Some(tls) = proxy.config.tls.clone() {
         tokio::spawn(async move {
             // Boxed, because the handshake future is large and short-lived.

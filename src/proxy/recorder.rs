@@ -101,7 +101,8 @@ impl CallRecorder {
     }
 
     /// Records that no adapter recognised the call. `route` is the route of the policy that matches
-    /// it: the latency of the call counts for that route, although nothing else of the route applies.
+    /// it: the latency of the call counts for that route, although nothing else of the route
+    /// applies.
     pub(super) fn on_unrecognised(
         &mut self,
         reason: UnmergeableReason,
@@ -209,7 +210,7 @@ impl CallRecorder {
             failure.kind.reason().clone_into(&mut record.reason);
         }
         if self.items > 0 {
-            self.proxy.metrics.items_unserved(self.outcome, failure.kind, self.items);
+            self.proxy.metrics.record_unserved_items(self.outcome, failure.kind, self.items);
         }
         if let Some(timing) = &mut self.server_timing {
             timing.reason = Some(failure.kind.reason());
@@ -229,7 +230,7 @@ impl Drop for CallRecorder {
     fn drop(&mut self) {
         let proxy = &self.proxy;
         if let Some(labels) = proxy.labels.get(self.protocol) {
-            labels.ended(self.outcome);
+            labels.record(self.outcome);
         }
         let now = proxy.clock.now();
         let latency = now.since(self.began);
@@ -240,21 +241,21 @@ impl Drop for CallRecorder {
             class.count(self.outcome);
         }
         if self.items > 0 && self.outcome != Outcome::Passed {
-            proxy.metrics.items(self.outcome, self.items);
+            proxy.metrics.record_items(self.outcome, self.items);
         }
         if let Some(slo) = self.slo {
             match self.outcome {
                 Outcome::Served => {
-                    proxy.metrics.slo(latency <= slo);
+                    proxy.metrics.record_slo(latency <= slo);
                     let unseen = self.answered.map_or(std::time::Duration::ZERO, |answered| now.since(answered));
                     let settled = !proxy.metrics.stats.settling.load(Ordering::Relaxed);
                     if let Some(largest) =
                         settled.then(|| proxy.shifts.on_response(now, slo, latency, unseen)).flatten()
                     {
-                        proxy.metrics.deadline_shift(proxy.table().max_deadline_shift(largest));
+                        proxy.metrics.set_deadline_shift(proxy.table().max_deadline_shift(largest));
                     }
                 }
-                Outcome::Rejected | Outcome::Expired | Outcome::Failed => proxy.metrics.slo(false),
+                Outcome::Rejected | Outcome::Expired | Outcome::Failed => proxy.metrics.record_slo(false),
                 Outcome::Cancelled | Outcome::Passed => {}
             }
         }

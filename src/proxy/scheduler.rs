@@ -46,12 +46,12 @@ use crate::telemetry::names::HoldReason;
 /// own limit applies first.
 const EVENTS_MAX: usize = 8192;
 
-/// Capacity of the channel on which executions report their end without waiting. It is far above the
-/// concurrency of one model server, and costs a few megabytes of channel and tasks.
+/// Capacity of the channel on which executions report their end without waiting. It is far above
+/// the concurrency of one model server, and costs a few megabytes of channel and tasks.
 pub const COMPLETIONS_MAX: u32 = 4096;
 
-/// Number of slots if the policy sets no limit: half of the channel's capacity. The other half is for
-/// calls that are forwarded beside them. The limit of a policy is always lower.
+/// Number of slots if the policy sets no limit: half of the channel's capacity. The other half is
+/// for calls that are forwarded beside them. The limit of a policy is always lower.
 pub const SLOTS_UNLIMITED: u32 = COMPLETIONS_MAX / 2;
 
 /// Configuration of the scheduler.
@@ -161,10 +161,11 @@ pub enum SubmitOutcome {
     Alone(UnbatchedPermit),
     /// The call's part of a batch response.
     Reply(Box<BufferedReply>, ExecutionDetails),
-    /// A streamed response: the call's part of that of a batch or, after the batch failed, one of its
-    /// own.
+    /// A streamed response: the call's part of that of a batch or, after the batch failed, one of
+    /// its own.
     Streamed(Box<StreamedAnswer>, ExecutionDetails),
-    /// The call is too large, and was not queued: it is to be submitted in parts within these limits.
+    /// The call is too large, and was not queued: it is to be submitted in parts within these
+    /// limits.
     Divide(Box<Submission>, PartLimits),
     /// Ended by the proxy.
     Failed(Failure, ExecutionDetails),
@@ -298,8 +299,8 @@ impl SchedulerHandle {
         self.events.send(DriverEvent::Seed(Box::new(state))).await.ok();
     }
 
-    /// Puts the merge key of a call in quarantine, because the call received another response from a
-    /// batch than alone.
+    /// Puts the merge key of a call in quarantine, because the call received another response from
+    /// a batch than alone.
     pub async fn quarantine(&self, call: Arc<Call>) {
         // Ignored if the driver has stopped.
         self.events.send(DriverEvent::Quarantine(call)).await.ok();

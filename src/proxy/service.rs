@@ -167,7 +167,7 @@ impl Proxy {
     fn write_reply(&self, reply: BufferedReply) -> Response<Body> {
         let start = self.clock.now();
         let response = to_response(reply);
-        self.metrics.overhead(OverheadStage::Write, self.clock.now().since(start));
+        self.metrics.record_overhead(OverheadStage::Write, self.clock.now().since(start));
         response
     }
 

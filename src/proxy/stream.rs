@@ -35,8 +35,8 @@ pub(super) enum ClientStream {
 
 /// A client stream that records its traffic in the connection's [`ConnectionActivity`].
 ///
-/// It also holds the connection's place among the open ones, so that a tunnel keeps the place after
-/// hyper has handed over the stream.
+/// It also holds the permit of the connection, so that a tunnel keeps it after hyper has handed
+/// over the stream.
 #[derive(Debug)]
 pub(super) struct MonitoredStream {
     stream: ClientStream,

@@ -90,7 +90,7 @@ pub(super) async fn run(
         Ok(client) => Some(client),
         Err(reason) => {
             tracing::debug!(reason = reason.as_str(), "TLS handshake failed");
-            proxy.metrics.handshake_failed(reason);
+            proxy.metrics.record_failed_handshake(reason);
             None
         }
     }

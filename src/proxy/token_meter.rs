@@ -55,8 +55,8 @@ struct BodyMeter {
 // === impl Proxy ===
 
 impl Proxy {
-    /// Measures the tokens of a successful response. The rates of tokens are learned here from calls
-    /// that are never merged; other responses are observed where they are split.
+    /// Measures the tokens of a successful response. The rates of tokens are learned here from
+    /// calls that are never merged; other responses are observed where they are split.
     pub(super) fn meter_tokens(
         &self,
         call_recorder: &CallRecorder,

@@ -168,8 +168,8 @@ impl Proxy {
 }
 
 /// Sends a call over its client's lane, if it has one. `own_connection`: it uses a new connection,
-/// because batches, which have one too, are compared with it; where there is none to be had, nothing
-/// was sent and the lane serves the call.
+/// because batches, which have one too, are compared with it; where there is none to be had,
+/// nothing was sent and the lane serves the call.
 async fn send(
     forward: &dyn Forwarder,
     lane: Option<Arc<dyn Lane>>,
@@ -188,8 +188,8 @@ async fn send(
     send_over_lane(forward, lane, buffered).await
 }
 
-/// Sends an idempotent call over a lane, and retries it on a new connection if the reused one breaks,
-/// because the server may have closed it while the call was on its way.
+/// Sends an idempotent call over a lane, and retries it on a new connection if the reused one
+/// breaks, because the server may have closed it while the call was on its way.
 async fn send_over_lane(
     forward: &dyn Forwarder,
     lane: Arc<dyn Lane>,

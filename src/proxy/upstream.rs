@@ -102,7 +102,7 @@ struct Inner {
     evidence: UnbatchedEvidence,
     tokens: Arc<TokenCalibration>,
     buffers: BufferBudget,
-    places: UpstreamPermits,
+    permits: UpstreamPermits,
     metrics: Arc<Metrics>,
 }
 
@@ -114,7 +114,7 @@ impl Upstream {
     pub fn new(
         config: UpstreamConfig,
         clock: Clock,
-        (buffers, places): (BufferBudget, UpstreamPermits),
+        (buffers, permits): (BufferBudget, UpstreamPermits),
         metrics: Arc<Metrics>,
     ) -> Self {
         let connector = Connector::new(config.target.clone(), config.tls.clone(), config.connect_timeout);
@@ -138,7 +138,7 @@ impl Upstream {
                 evidence: UnbatchedEvidence::new(clock.now(), Clock::wall_micros() / 1_000_000),
                 tokens: Arc::default(),
                 buffers,
-                places,
+                permits,
                 metrics,
             }),
         }

@@ -1,8 +1,8 @@
 //! `verify`: sampled members of batches are also sent alone, and the two responses are compared.
 //!
 //! The client has its response by then, and never waits for the comparison. The additional call is
-//! queued like any other, so that it occupies a slot, and it is taken from the replay budget. If the
-//! responses differ by more than rounding explains, the merge key is put in quarantine.
+//! queued like any other, so that it occupies a slot, and it is taken from the replay budget. If
+//! the responses differ by more than rounding explains, the merge key is put in quarantine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,10 +87,10 @@ impl Proxy {
         }
         let mut held = self.buffers.empty();
         let Ok(permit) = self.verifications.permits.clone().try_acquire_owned() else {
-            return self.metrics.verified(VerifyResult::Skipped);
+            return self.metrics.record_verification(VerifyResult::Skipped);
         };
         if held.grow(call.body.len() + reply.body.len()).is_err() || !self.backend.take_replay() {
-            return self.metrics.verified(VerifyResult::Skipped);
+            return self.metrics.record_verification(VerifyResult::Skipped);
         }
         let route = table.route(endpoint.route);
         let deadline = Deadline { at: self.clock.now().after(VERIFY_TIMEOUT), source: DeadlineSource::Timeout };
@@ -141,20 +141,20 @@ impl Proxy {
         };
         let Some(BufferedReply { reply: alone, held: _held }) = alone.filter(|alone| endpoint.is_success(&alone.reply))
         else {
-            return self.metrics.verified(VerifyResult::Unanswered);
+            return self.metrics.record_verification(VerifyResult::Unanswered);
         };
         let [own, other] = [&merged, &alone].map(|reply| AnswerContent { headers: &reply.headers, body: &reply.body });
         match endpoint.compare_answers(&call, own, other) {
-            AnswerComparison::Equal => self.metrics.verified(VerifyResult::Equal),
+            AnswerComparison::Equal => self.metrics.record_verification(VerifyResult::Equal),
             AnswerComparison::Rounded(difference) => {
-                self.metrics.verified(VerifyResult::Rounded);
-                self.metrics.verify_difference(self.verifications.record(difference));
+                self.metrics.record_verification(VerifyResult::Rounded);
+                self.metrics.set_verify_difference(self.verifications.record(difference));
             }
             AnswerComparison::Different(found) => {
-                self.metrics.verified(VerifyResult::Different);
+                self.metrics.record_verification(VerifyResult::Different);
                 let difference = match found.kind {
                     DifferenceKind::Number(difference) => {
-                        self.metrics.verify_difference(self.verifications.record(difference));
+                        self.metrics.set_verify_difference(self.verifications.record(difference));
                         Some(difference)
                     }
                     DifferenceKind::Structure | DifferenceKind::Value => None,

@@ -106,8 +106,8 @@ impl ConnectionLimiter {
         Some(ConnectionPermit { shared: self.0.clone(), id, evicted })
     }
 
-    /// Evicts the connection that would make room for one of `peer` at the limit. Returns `false` if
-    /// there is none.
+    /// Evicts the connection that would make room for one of `peer` at the limit. Returns `false`
+    /// if there is none.
     #[must_use]
     pub fn make_room(&self, peer: IpAddr) -> bool {
         self.0.lock().evict_for(peer.to_canonical()).is_some()

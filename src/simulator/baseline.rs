@@ -210,22 +210,22 @@ impl<R: BaselineRule> SimPolicy for RulePolicy<R> {
         self.name.clone()
     }
 
-    fn arrival(&mut self, proxy: &mut SimProxy, id: CallId) {
+    fn on_arrival(&mut self, proxy: &mut SimProxy, id: CallId) {
         self.rule.queue().push(proxy, id);
         self.rule.step(proxy);
     }
 
-    fn done(&mut self, proxy: &mut SimProxy, done: &BatchCompletion) {
+    fn on_completion(&mut self, proxy: &mut SimProxy, done: &BatchCompletion) {
         self.rule.on_completion(proxy, done);
         self.rule.queue().on_completion(proxy, done);
         self.rule.step(proxy);
     }
 
-    fn tick(&mut self, proxy: &mut SimProxy) {
+    fn on_tick(&mut self, proxy: &mut SimProxy) {
         self.rule.step(proxy);
     }
 
-    fn cancel(&mut self, proxy: &mut SimProxy, id: CallId) {
+    fn on_cancel(&mut self, proxy: &mut SimProxy, id: CallId) {
         let key: KeyId = proxy.arrival(id).call.key;
         self.rule.queue().remove(proxy, key, id);
         self.rule.step(proxy);

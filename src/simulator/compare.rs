@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::batching::Tick;
 
 use super::baseline::Baseline;
-use super::groupage::GroupagePolicy;
+use super::groupage_policy::GroupagePolicy;
 use super::metrics::CallFilter;
 use super::scenario::Scenario;
 

@@ -11,22 +11,22 @@ use crate::batching::{BatchId, Batcher, Call, CallId, Decision, Limits, Observat
 /// An input of the core, with the output of the core for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CoreEvent {
-    /// A call was offered.
-    Offer(Tick, Call, Result<(), Rejection>),
+    /// A call was enqueued, or rejected.
+    Enqueue(Tick, Call, Result<(), Rejection>),
     /// A call was cancelled.
     Cancel(Tick, CallId, bool),
     /// A member of a batch was answered.
-    Answered(CallId),
+    AnswerMember(CallId),
     /// An execution completed.
     Complete(Tick, BatchId, Observation),
     /// The limits changed.
-    Limits(Limits),
+    SetLimits(Limits),
     /// The due plans were solved; the number is their count.
-    Plans(Tick, u32),
+    SolvePlans(Tick, u32),
     /// A decision was polled.
     Poll(Tick, Option<Decision>),
     /// The next wakeup was queried.
-    Wakeup(Option<Tick>),
+    QueryWakeup(Option<Tick>),
 }
 
 /// A sequence of recorded events.
@@ -70,21 +70,21 @@ impl EventLog {
     /// Returns the index of the first event for which the output differs, and that event with the
     /// output of the replay.
     pub fn replay(&self, batcher: Batcher) -> Result<(), Box<(usize, CoreEvent)>> {
-        let mut again = CoreRecorder { batcher, log: Some(Self::default()) };
-        for (place, event) in self.0.iter().enumerate() {
+        let mut recorder = CoreRecorder { batcher, log: Some(Self::default()) };
+        for (index, event) in self.0.iter().enumerate() {
             match event {
-                CoreEvent::Offer(now, call, _) => drop(again.offer(*now, call.clone())),
-                CoreEvent::Cancel(now, id, _) => again.cancel(*now, *id),
-                CoreEvent::Answered(id) => again.on_member_answered(*id),
-                CoreEvent::Complete(now, batch, observed) => again.complete(*now, *batch, *observed),
-                CoreEvent::Limits(limits) => again.set_limits(limits.clone()),
-                CoreEvent::Plans(now, _) => again.solve_due_plans(*now),
-                CoreEvent::Poll(now, _) => drop(again.poll(*now)),
-                CoreEvent::Wakeup(_) => drop(again.next_wakeup()),
+                CoreEvent::Enqueue(now, call, _) => drop(recorder.enqueue(*now, call.clone())),
+                CoreEvent::Cancel(now, id, _) => recorder.cancel(*now, *id),
+                CoreEvent::AnswerMember(id) => recorder.on_member_answered(*id),
+                CoreEvent::Complete(now, batch, observed) => recorder.complete(*now, *batch, *observed),
+                CoreEvent::SetLimits(limits) => recorder.set_limits(limits.clone()),
+                CoreEvent::SolvePlans(now, _) => recorder.solve_due_plans(*now),
+                CoreEvent::Poll(now, _) => drop(recorder.poll(*now)),
+                CoreEvent::QueryWakeup(_) => drop(recorder.next_wakeup()),
             }
-            let replayed = again.log.as_mut().and_then(|log| log.0.pop());
+            let replayed = recorder.log.as_mut().and_then(|log| log.0.pop());
             if let Some(replayed) = replayed.filter(|replayed| replayed != event) {
-                return Err(Box::new((place, replayed)));
+                return Err(Box::new((index, replayed)));
             }
         }
         Ok(())
@@ -106,11 +106,11 @@ impl CoreRecorder {
         self.log.as_ref()
     }
 
-    pub(super) fn offer(&mut self, now: Tick, call: Call) -> Result<(), Rejection> {
-        let offered = self.log.is_some().then(|| call.clone());
+    pub(super) fn enqueue(&mut self, now: Tick, call: Call) -> Result<(), Rejection> {
+        let enqueued = self.log.is_some().then(|| call.clone());
         let result = self.batcher.enqueue(now, call);
-        if let (Some(log), Some(call)) = (&mut self.log, offered) {
-            log.0.push(CoreEvent::Offer(now, call, result));
+        if let (Some(log), Some(call)) = (&mut self.log, enqueued) {
+            log.0.push(CoreEvent::Enqueue(now, call, result));
         }
         result
     }
@@ -122,7 +122,7 @@ impl CoreRecorder {
 
     pub(super) fn on_member_answered(&mut self, id: CallId) {
         self.batcher.on_member_answered(id);
-        self.push_event(|| CoreEvent::Answered(id));
+        self.push_event(|| CoreEvent::AnswerMember(id));
     }
 
     pub(super) fn complete(&mut self, now: Tick, batch: BatchId, observed: Observation) {
@@ -132,7 +132,7 @@ impl CoreRecorder {
 
     pub(super) fn set_limits(&mut self, limits: Limits) {
         self.batcher.set_limits(limits.clone());
-        self.push_event(|| CoreEvent::Limits(limits));
+        self.push_event(|| CoreEvent::SetLimits(limits));
     }
 
     /// Solves all plans that are due, synchronously.
@@ -142,7 +142,7 @@ impl CoreRecorder {
             self.batcher.set_plan(now, class, solve(&input));
             solved += 1;
         }
-        self.push_event(|| CoreEvent::Plans(now, solved));
+        self.push_event(|| CoreEvent::SolvePlans(now, solved));
     }
 
     pub(super) fn poll(&mut self, now: Tick) -> Option<Decision> {
@@ -155,7 +155,7 @@ impl CoreRecorder {
 
     pub(super) fn next_wakeup(&mut self) -> Option<Tick> {
         let wakeup = self.batcher.next_wakeup();
-        self.push_event(|| CoreEvent::Wakeup(wakeup));
+        self.push_event(|| CoreEvent::QueryWakeup(wakeup));
         wakeup
     }
 

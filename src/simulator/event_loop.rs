@@ -120,7 +120,7 @@ impl EventLoop {
                 EventSource::Arrival => {
                     if let Some(arrival) = open.next() {
                         let id = self.proxy.admit(arrival, None);
-                        policy.arrival(&mut self.proxy, id);
+                        policy.on_arrival(&mut self.proxy, id);
                     }
                 }
                 EventSource::Event => {
@@ -130,7 +130,7 @@ impl EventLoop {
                 }
                 EventSource::Wake => {
                     self.proxy.wake = None;
-                    policy.tick(&mut self.proxy);
+                    policy.on_tick(&mut self.proxy);
                 }
             }
             self.schedule_freed_clients();
@@ -146,11 +146,11 @@ impl EventLoop {
                 }
                 let arrival = self.clients[client as usize].sample_call(now);
                 let id = self.proxy.admit(arrival, Some(client));
-                policy.arrival(&mut self.proxy, id);
+                policy.on_arrival(&mut self.proxy, id);
             }
             SimEvent::Cancel(id) => {
                 if self.proxy.on_cancel(id) {
-                    policy.cancel(&mut self.proxy, id);
+                    policy.on_cancel(&mut self.proxy, id);
                 }
             }
             SimEvent::Upstream(step) => {
@@ -159,7 +159,7 @@ impl EventLoop {
             }
             SimEvent::Answer(id, status) => {
                 if let Some(done) = self.proxy.on_response(id, status) {
-                    policy.done(&mut self.proxy, &done);
+                    policy.on_completion(&mut self.proxy, &done);
                 }
             }
         }

@@ -16,7 +16,7 @@ pub mod curve;
 pub mod random;
 pub mod live_policy;
 pub mod metrics;
-pub mod groupage;
+pub mod groupage_policy;
 pub mod scenario;
 pub mod upstream;
 pub mod workers;

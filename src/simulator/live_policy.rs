@@ -23,7 +23,8 @@ use super::upstream::UpstreamState;
 /// An action to carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LiveAction {
-    /// Send these calls upstream as one batch, then report the response to [`LivePolicy::on_response`].
+    /// Send these calls upstream as one batch, then report the response to
+    /// [`LivePolicy::on_response`].
     Send(SimBatchId, Vec<CallId>),
     /// Answer this call with a failure, since it ended with this outcome.
     Fail(CallId, CallOutcome),
@@ -53,7 +54,7 @@ impl LivePolicy {
         // Each call is its own client, so that the proxy reports the calls that have ended.
         let id = self.proxy.admit(arrival, Some(self.arrivals));
         self.arrivals = self.arrivals.saturating_add(1);
-        self.policy.arrival(&mut self.proxy, id);
+        self.policy.on_arrival(&mut self.proxy, id);
         (id, self.actions())
     }
 
@@ -61,7 +62,7 @@ impl LivePolicy {
     pub fn on_response(&mut self, now: Tick, id: SimBatchId, status: ResponseStatus) -> Vec<LiveAction> {
         self.advance(now);
         if let Some(done) = self.proxy.on_response(id, status) {
-            self.policy.done(&mut self.proxy, &done);
+            self.policy.on_completion(&mut self.proxy, &done);
         }
         self.actions()
     }
@@ -70,7 +71,7 @@ impl LivePolicy {
     pub fn on_wakeup(&mut self, now: Tick) -> Vec<LiveAction> {
         self.advance(now);
         self.proxy.wake = None;
-        self.policy.tick(&mut self.proxy);
+        self.policy.on_tick(&mut self.proxy);
         self.actions()
     }
 

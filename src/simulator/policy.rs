@@ -12,15 +12,15 @@ pub trait SimPolicy {
     fn name(&self) -> String;
 
     /// Handles the arrival of a call.
-    fn arrival(&mut self, proxy: &mut SimProxy, id: CallId);
+    fn on_arrival(&mut self, proxy: &mut SimProxy, id: CallId);
 
     /// Handles the completion of a batch. If the status is not `Ok`, its members are queued again,
     /// and the policy decides on them.
-    fn done(&mut self, proxy: &mut SimProxy, done: &BatchCompletion);
+    fn on_completion(&mut self, proxy: &mut SimProxy, done: &BatchCompletion);
 
     /// Handles the instant requested with [`SimProxy::set_wakeup`].
-    fn tick(&mut self, proxy: &mut SimProxy);
+    fn on_tick(&mut self, proxy: &mut SimProxy);
 
     /// Handles the cancellation of a call by its client. The call has already ended.
-    fn cancel(&mut self, proxy: &mut SimProxy, id: CallId);
+    fn on_cancel(&mut self, proxy: &mut SimProxy, id: CallId);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::baseline::Baseline;
 use super::curve::CostCurve;
-use super::groupage::GroupagePolicy;
+use super::groupage_policy::GroupagePolicy;
 use super::metrics::{CallFilter, LatencySummary};
 use super::scenario::{self, Scenario};
 use super::upstream::{ServerLimits, SlotServer, UpstreamKind};
@@ -271,19 +271,19 @@ fn keys_never_share_a_batch() {
         fn name(&self) -> String {
             self.0.name()
         }
-        fn arrival(&mut self, proxy: &mut SimProxy, id: CallId) {
-            self.0.arrival(proxy, id);
+        fn on_arrival(&mut self, proxy: &mut SimProxy, id: CallId) {
+            self.0.on_arrival(proxy, id);
         }
-        fn done(&mut self, proxy: &mut SimProxy, done: &BatchCompletion) {
+        fn on_completion(&mut self, proxy: &mut SimProxy, done: &BatchCompletion) {
             let key = |id: &CallId| proxy.arrival(*id).call.key;
             assert!(done.members.iter().all(|id| key(id) == key(&done.members[0])));
-            self.0.done(proxy, done);
+            self.0.on_completion(proxy, done);
         }
-        fn tick(&mut self, proxy: &mut SimProxy) {
-            self.0.tick(proxy);
+        fn on_tick(&mut self, proxy: &mut SimProxy) {
+            self.0.on_tick(proxy);
         }
-        fn cancel(&mut self, proxy: &mut SimProxy, id: CallId) {
-            self.0.cancel(proxy, id);
+        fn on_cancel(&mut self, proxy: &mut SimProxy, id: CallId) {
+            self.0.on_cancel(proxy, id);
         }
     }
     for baseline in Baseline::all(64, None) {

@@ -1,9 +1,9 @@
 //! Simulated upstreams. A policy observes them only through their responses.
 //!
-//! Three kinds exist: a [`SlotServer`] with slots, an [`EngineServer`] that batches by itself, and
-//! a [`SharedServer`] that computes all requests at once. The types here are data; the submodules
-//! implement their behavior in a run. Other clients of the upstream and losses in the network are
-//! left out.
+//! Three kinds exist: a [`SlotServer`] with slots, an [`BatchingServer`] that batches by itself,
+//! and a [`SharedServer`] that computes all requests at once. The types here are data; the
+//! submodules implement their behavior in a run. Other clients of the upstream and losses in the
+//! network are left out.
 
 mod engine;
 mod server;
@@ -28,7 +28,7 @@ pub enum UpstreamKind {
     /// Slots with a queue in front.
     Server(SlotServer),
     /// A server that batches by itself.
-    Engine(EngineServer),
+    Engine(BatchingServer),
     /// A server that computes all requests at once.
     Shared(SharedServer),
 }
@@ -95,7 +95,7 @@ pub struct ServerLimits {
 /// A front end with one thread, followed by an engine that takes everything queued, up to its
 /// limits, in each iteration (TEI, vLLM pooling).
 #[derive(Debug, Clone, PartialEq)]
-pub struct EngineServer {
+pub struct BatchingServer {
     /// Cost of an iteration.
     pub curve: CostCurve,
     /// Time of the front end for a batch.
@@ -174,9 +174,9 @@ impl SlotServer {
     }
 }
 
-// === impl EngineServer ===
+// === impl BatchingServer ===
 
-impl EngineServer {
+impl BatchingServer {
     /// Creates an engine with the structure and the default limits of Text Embeddings Inference
     /// (TEI).
     #[must_use]

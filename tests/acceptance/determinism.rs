@@ -1,6 +1,6 @@
 //! Determinism: runs each seed twice, and replays the recorded events on a fresh core.
 
-use groupage_simulator::groupage::GroupagePolicy;
+use groupage_simulator::groupage_policy::GroupagePolicy;
 use groupage_simulator::run;
 use groupage_simulator::scenario::Scenario;
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 use change::ServerChange;
 use criteria::HarmCriteria;
 use groupage_simulator::baseline::Baseline;
-use groupage_simulator::groupage::GroupagePolicy;
+use groupage_simulator::groupage_policy::GroupagePolicy;
 use groupage_simulator::scenario::Scenario;
 use groupage_simulator::{RunResult, run};
 use windows::AnswerWindow;

@@ -3,7 +3,7 @@
 use groupage_batching::Tick;
 use groupage_simulator::baseline::Baseline;
 use groupage_simulator::compare::PolicyRuns;
-use groupage_simulator::groupage::GroupagePolicy;
+use groupage_simulator::groupage_policy::GroupagePolicy;
 use groupage_simulator::metrics::CallFilter;
 use groupage_simulator::scenario::Scenario;
 

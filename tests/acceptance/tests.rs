@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use groupage_batching::Tick;
-use groupage_simulator::groupage::GroupagePolicy;
+use groupage_simulator::groupage_policy::GroupagePolicy;
 use groupage_simulator::metrics::CallFilter;
 use groupage_simulator::run;
 use groupage_simulator::scenario::{self, Scenario};

@@ -165,7 +165,7 @@ fn run_ledger(policies: &[String]) {
             report.shared_ratio(),
             report.rate()
         );
-        let passed = proxy.metrics.passed_counts();
+        let passed = proxy.metrics.unmerged_counts();
         println!("not merged: {passed:?}");
         // Calls that were passed through because batching gains nothing could not be shared.
         let aside = passed.iter().find(|(reason, _)| *reason == "no_gain").map_or(0, |(_, calls)| *calls);

@@ -1,5 +1,4 @@
-//! The batch that a line may send now, while the steps of a decision settle whether it leaves and
-//! with which calls.
+//! A candidate batch of one key queue, refined by the decision steps.
 
 use std::time::Duration;
 
@@ -32,7 +31,7 @@ pub(super) struct BatchDraft<'a> {
     pub(super) in_flight: u32,
     /// Slots of the class in use.
     pub(super) slots: u32,
-    /// `true` if several flows are queued in the line.
+    /// `true` if several flows are queued in the key queue.
     pub(super) is_mixed: bool,
     /// `true` if the weight limits end the batch before its item limit does.
     pub(super) is_cut_by_weight: bool,
@@ -53,7 +52,8 @@ impl BatchDraft<'_> {
         self.subject != TestSubject::Nothing
     }
 
-    /// Returns `true` if the policy merges calls of the line whether or not that was measured to pay.
+    /// Returns `true` if the policy merges calls of the key queue whether or not that was measured
+    /// to pay.
     pub(super) fn merges_always(&self) -> bool {
         self.view.ctx.limits.scope(self.view.head.call.scope).merges_always
     }
@@ -63,17 +63,17 @@ impl BatchDraft<'_> {
         self.in_flight >= self.slots
     }
 
-    /// Returns `true` if the line may hold calls that only fill other batches.
+    /// Returns `true` if the key queue may hold calls that only fill other batches.
     pub(super) fn may_hold_fillers(&self) -> bool {
         self.is_mixed && self.view.ctx.limits.has_fillers()
     }
 
-    /// Returns the time for which the line may still be held beside a free slot. Scans the whole
-    /// line, so it is called only if a hold is considered.
+    /// Returns the time for which the key queue may still be held beside a free slot. Scans the
+    /// whole key queue, so it is called only if a hold is considered.
     pub(super) fn hold_max(&self) -> Duration {
         let QueueView { ctx, key, head, .. } = self.view;
         let skips_fillers = self.may_hold_fillers();
-        let held = ctx.queue.line(key).filter(|queued| !skips_fillers || !fair_queueing::is_filler(ctx, queued));
+        let held = ctx.queue.calls_of(key).filter(|queued| !skips_fillers || !fair_queueing::is_filler(ctx, queued));
         let first = held.map(|queued| queued.free_before).min().unwrap_or(head.free_before);
         ctx.limits.scope(head.call.scope).queue_delay_max.saturating_sub(ctx.free.saturating_sub(first))
     }
@@ -86,8 +86,8 @@ impl BatchDraft<'_> {
         (until > now).then_some(KeyDecision::Hold(until))
     }
 
-    /// Returns the cause of the batch if no limit or deadline cuts it short. `has_waited`: its line
-    /// was held beside a free slot.
+    /// Returns the cause of the batch if no limit or deadline cuts it short. `has_waited`: its key
+    /// queue was held beside a free slot.
     pub(super) const fn dispatch_cause(&self, has_waited: bool) -> DispatchCause {
         match (self.is_leading(), has_waited) {
             (true, _) => DispatchCause::Lead,
@@ -96,7 +96,7 @@ impl BatchDraft<'_> {
         }
     }
 
-    /// Dispatches this many items from the front of the line.
+    /// Dispatches this many items from the front of the key queue.
     pub(super) const fn send(&self, items: u32, cause: DispatchCause) -> KeyDecision {
         KeyDecision::Do(Action::Send { key: self.view.key, items, cause, kind: self.kind })
     }
@@ -109,12 +109,12 @@ impl BatchDraft<'_> {
 
 /// Returns the number of items from the front of a queue that fit into one batch: `cap`, or less
 /// where the weight limits end the batch earlier.
-pub(super) fn fitting_items<'a>(caps: BatchCaps, line: impl Iterator<Item = &'a QueuedCall>, cap: u32) -> u32 {
+pub(super) fn fitting_items<'a>(caps: BatchCaps, calls: impl Iterator<Item = &'a QueuedCall>, cap: u32) -> u32 {
     if !caps.has_weight_cap() {
         return cap;
     }
     let (mut items, mut sum, mut heaviest) = (0_u32, 0_u64, 0_u64);
-    for queued in line {
+    for queued in calls {
         let call = &queued.call;
         let more = items.saturating_add(call.items);
         sum = sum.saturating_add(call.weight.sum);

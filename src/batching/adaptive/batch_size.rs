@@ -30,7 +30,7 @@ const ABOVE_PERMILLE: u32 = 150;
 const BELOW_PERMILLE: u32 = 100;
 const BELOW_PARTS: u32 = 8;
 
-/// Size decision for a line.
+/// Size decision for a key queue.
 pub(super) enum SizeDecision {
     /// Send this many items.
     Send(u32),
@@ -42,18 +42,18 @@ pub(super) enum SizeDecision {
 
 impl Adaptive {
     /// Returns the size of the batch, or how long to wait for the next arrival.
-    pub(super) fn decide_size(&mut self, line: &QueueView<'_>) -> SizeDecision {
-        let most = line.items.min(line.cap).max(1);
-        let rate = self.rate(line.key, line.ctx.now);
-        let Some(model) = self.models.get(&line.head.call.cost_class) else { return SizeDecision::Send(most) };
-        let size = match best_known(line, model, rate, most) {
+    pub(super) fn decide_size(&mut self, view: &QueueView<'_>) -> SizeDecision {
+        let most = view.items.min(view.cap).max(1);
+        let rate = self.rate(view.key, view.ctx.now);
+        let Some(model) = self.models.get(&view.head.call.cost_class) else { return SizeDecision::Send(most) };
+        let size = match best_known(view, model, rate, most) {
             SizeDecision::Send(size) => size,
             hold @ SizeDecision::Hold { .. } => return hold,
         };
         if model.cost.samples() <= SAMPLES_MIN || size <= 4 {
             return SizeDecision::Send(size);
         }
-        if let Some(round) = draw_trial(line, model, &self.exploration, (size, most), &mut self.draw) {
+        if let Some(round) = draw_trial(view, model, &self.exploration, (size, most), &mut self.draw) {
             self.trial = round != size;
             return SizeDecision::Send(round);
         }
@@ -63,11 +63,11 @@ impl Adaptive {
 
 /// Returns the size that the plan or the curve selects, at most `most`, or how long to wait for the
 /// next arrival.
-fn best_known(line: &QueueView<'_>, model: &ClassModel, rate: ArrivalRate, most: u32) -> SizeDecision {
+fn best_known(view: &QueueView<'_>, model: &ClassModel, rate: ArrivalRate, most: u32) -> SizeDecision {
     let cost = &model.cost;
     let mut until = None;
     let size = match &model.plan {
-        Some(plan) if line.items >= plan.largest_size().saturating_mul(2) => {
+        Some(plan) if view.items >= plan.largest_size().saturating_mul(2) => {
             // A deep backlog: send the most efficient size, or everything if a larger size may be
             // better still.
             if plan.most_efficient_size().saturating_mul(10) >= plan.largest_size().saturating_mul(9) {
@@ -76,14 +76,14 @@ fn best_known(line: &QueueView<'_>, model: &ClassModel, rate: ArrivalRate, most:
                 plan.most_efficient_size()
             }
         }
-        Some(plan) => match plan.at(rate.per_slot(model.slots.in_use()), line.items) {
+        Some(plan) => match plan.at(rate.per_slot(model.slots.in_use()), view.items) {
             PlanDecision::Send(size) => size,
             PlanDecision::Wait { otherwise } => {
-                let newest = fair_queueing::newest_arrival(line.ctx, line.key).unwrap_or(line.head.arrived);
-                let patience = (cost.time(line.items) / 2).min(rate.mean_interval().saturating_mul(2)).max(1000);
+                let newest = fair_queueing::newest_arrival(view.ctx, view.key).unwrap_or(view.head.arrived);
+                let patience = (cost.time(view.items) / 2).min(rate.mean_interval().saturating_mul(2)).max(1000);
                 let end = Tick(newest.0.saturating_add(patience));
-                let next = cost.tail_time(cost.time((line.items + 1).min(line.cap)));
-                if line.ctx.now < end && line.first_slack() > next.saturating_mul(3) {
+                let next = cost.tail_time(cost.time((view.items + 1).min(view.cap)));
+                if view.ctx.now < end && view.first_slack() > next.saturating_mul(3) {
                     until = Some(end);
                 }
                 otherwise
@@ -102,7 +102,7 @@ fn best_known(line: &QueueView<'_>, model: &ClassModel, rate: ArrivalRate, most:
 /// Draws whether to send a round size instead of `size`, and returns it: `size` itself or one close
 /// below that was observed too rarely, or another one that was never observed.
 fn draw_trial(
-    line: &QueueView<'_>,
+    view: &QueueView<'_>,
     model: &ClassModel,
     exploration: &ExplorationBudget,
     (size, most): (u32, u32),
@@ -110,8 +110,8 @@ fn draw_trial(
 ) -> Option<u32> {
     let cost = &model.cost;
     let starts = exploration.is_starting();
-    let later = !model.backlog && exploration.has_credit(line.ctx.now);
-    let may = |round: &u32| starts || later && fits_slack(line, cost, *round);
+    let later = !model.backlog && exploration.has_credit(view.ctx.now);
+    let may = |round: &u32| starts || later && fits_slack(view, cost, *round);
     let untried = |round: &u32| *round <= size && *round > size / 2 && cost.sample_count(*round) < TRY_UNTIL;
     if let Some(round) = ROUND.iter().rev().find(|round| untried(round) && may(round))
         && draw.next_bool(TRY_PERMILLE)
@@ -121,7 +121,7 @@ fn draw_trial(
     // A backlog requests large sizes only, so a size below a knee that would end it might never be
     // observed, and the backlog would never drain.
     let below = |round: &u32| *round <= size / 2 && *round > size / BELOW_PARTS && cost.sample_count(*round) == 0;
-    if line.items / 2 >= size
+    if view.items / 2 >= size
         && let Some(round) = ROUND.iter().rev().find(|round| below(round))
         && draw.next_bool(BELOW_PERMILLE)
     {

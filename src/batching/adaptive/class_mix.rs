@@ -1,5 +1,5 @@
-//! Detection of calls of several priority classes, which have an order although the policy requests
-//! none otherwise.
+//! Detects that calls of several priority classes arrive, so that they are ordered even if the
+//! policy sets no order.
 
 use std::time::Duration;
 

@@ -35,110 +35,110 @@ const FASTER: f64 = 1.2;
 // === impl Adaptive ===
 
 impl Adaptive {
-    /// Returns the decision for a line that waits for its other cohort, or begins to; `None` if it
-    /// does neither. `hold_max` returns the time for which the line may still be held, `hold` a
-    /// hold until an instant, cut to every bound.
+    /// Returns the decision for a key queue that waits for its other cohort, or begins to; `None`
+    /// if it does neither. `hold_max` returns the time for which the key queue may still be held,
+    /// `hold` a hold until an instant, cut to every bound.
     pub(super) fn decide_cohort(
         &mut self,
-        line: &QueueView<'_>,
+        view: &QueueView<'_>,
         leading: bool,
         hold_max: impl Fn() -> Duration,
         hold: impl Fn(Tick) -> Option<KeyDecision>,
     ) -> Option<KeyDecision> {
-        let (key, items) = (line.key, line.items);
-        if self.keys.get(&key)?.rejoin.open.is_none() {
-            if line.late_head(&self.models.get(&line.head.call.cost_class)?.cost).is_some() {
+        let (key, items) = (view.key, view.items);
+        if self.keys.get(&key)?.cohort_merge.open.is_none() {
+            if view.late_head(&self.models.get(&view.head.call.cost_class)?.cost).is_some() {
                 return None;
             }
             let open =
-                self.find_merge(line, leading).filter(|open| Duration::from_nanos(open.return_nanos) <= hold_max())?;
-            if !self.keys.get_mut(&key)?.rejoin.begin(open) {
+                self.find_merge(view, leading).filter(|open| Duration::from_nanos(open.return_nanos) <= hold_max())?;
+            if !self.keys.get_mut(&key)?.cohort_merge.begin(open) {
                 return None;
             }
         }
         let watched = self.keys.get_mut(&key)?;
-        let open = watched.rejoin.open?;
+        let open = watched.cohort_merge.open?;
         if leading {
             // The other cohort is not answered yet.
-            watched.rejoin.wait(items);
+            watched.cohort_merge.wait(items);
             self.note_hold(key, HoldReason::Gather);
             return Some(KeyDecision::NoSlot(None));
         }
-        let now = line.ctx.now;
+        let now = view.ctx.now;
         let elapsed = watched.arrivals.returns().current_event(now).map_or(0, |(elapsed, _)| elapsed);
         let until = Tick(now.0.saturating_sub(elapsed).saturating_add(open.return_nanos));
-        if items < open.most.min(line.cap)
+        if items < open.most.min(view.cap)
             && let Some(held) = hold(until)
         {
             self.note_hold(key, HoldReason::Gather);
             return Some(held);
         }
-        if !open.is_nearly_complete(items) && items < line.cap {
-            watched.rejoin.end();
+        if !open.is_nearly_complete(items) && items < view.cap {
+            watched.cohort_merge.end();
             return None;
         }
         self.held.remove(&key);
         let next =
-            Action::Send { key, items: items.min(line.cap), cause: DispatchCause::Delay, kind: DispatchKind::Batch };
+            Action::Send { key, items: items.min(view.cap), cause: DispatchCause::Delay, kind: DispatchKind::Batch };
         Some(KeyDecision::Do(next))
     }
 
     /// Returns the merge to start, if one would serve more items in time from then on.
-    fn find_merge(&self, line: &QueueView<'_>, leading: bool) -> Option<PendingMerge> {
-        let cost = &self.models.get(&line.head.call.cost_class)?.cost;
-        let slo = nanos(slo_of(line.head)?);
-        if self.slots() > 1 || line.ctx.queue.lines().nth(1).is_some() {
+    fn find_merge(&self, view: &QueueView<'_>, leading: bool) -> Option<PendingMerge> {
+        let cost = &self.models.get(&view.head.call.cost_class)?.cost;
+        let slo = nanos(slo_of(view.head)?);
+        if self.slots() > 1 || view.ctx.queue.heads().nth(1).is_some() {
             return None;
         }
-        let now = line.ctx.now;
-        let returns = self.keys.get(&line.key)?.arrivals.returns();
-        let (answered, items) = self.other_cohort(line, leading)?;
+        let now = view.ctx.now;
+        let returns = self.keys.get(&view.key)?.arrivals.returns();
+        let (answered, items) = self.other_cohort(view, leading)?;
         // The cohort counts as returning if its items come back within a quarter of the SLO.
         let back = |edge: u64| returns.caused_arrivals(items, 0, edge);
         let edges = || EDGES.into_iter().take_while(|edge| *edge <= slo / 4);
         let come = edges().map(back).max().filter(|come| *come >= u64::from(items) * BACK * 100)?;
         let span = edges().find(|edge| back(*edge) * 100 >= come * ALMOST_ALL)?;
         let until = answered.0.saturating_add(span);
-        let most = max_items_within(cost, slo.saturating_sub(span), line.cap);
-        let all = line.items.saturating_add(items).min(most);
+        let most = max_items_within(cost, slo.saturating_sub(span), view.cap);
+        let all = view.items.saturating_add(items).min(most);
         let together = cost.time(all);
         let hold = until.saturating_sub(now.0);
         // A hold ends half-way to the head's deadline, and the held calls must still be queued when
         // the others are back.
         if hold == 0
-            || line.first_slack() / 2 <= hold
-            || all <= line.items
-            || line.first_slack() >= hold.saturating_add(cost.tail_time(together))
+            || view.first_slack() / 2 <= hold
+            || all <= view.items
+            || view.first_slack() >= hold.saturating_add(cost.tail_time(together))
         {
             return None;
         }
         // Without a merge: the items that fit now, then the items of the rest that fit after them.
-        let first = max_items_within(cost, line.first_slack().saturating_sub(line.wait), line.items);
+        let first = max_items_within(cost, view.first_slack().saturating_sub(view.wait), view.items);
         let first_time = cost.time(first.max(1));
         let second = max_items_within(cost, slo.saturating_sub(first_time), all.saturating_sub(first));
-        let lost = (line.items - first) + all.saturating_sub(first + second);
-        let worthwhile = u64::from(lost) * PRICE >= u64::from(line.items);
+        let lost = (view.items - first) + all.saturating_sub(first + second);
+        let worthwhile = u64::from(lost) * PRICE >= u64::from(view.items);
         let rate = |items: u32, nanos: u64| f64::from(items) / to_f64(nanos.max(1));
         let in_turns = rate(first + second, first_time.saturating_add(cost.time(second.max(1))));
         let faster = rate(all, together.saturating_add(span)) > FASTER * in_turns;
         let own =
             |queued: &QueuedCall| queued.call.deadline.is_some_and(|deadline| deadline.source != DeadlineSource::Slo);
-        if line.ctx.queue.line(line.key).any(own) {
+        if view.ctx.queue.calls_of(view.key).any(own) {
             return None;
         }
-        (worthwhile && faster).then_some(PendingMerge { return_nanos: span, paid: line.items, items: all, most })
+        (worthwhile && faster).then_some(PendingMerge { return_nanos: span, paid: view.items, items: all, most })
     }
 
     /// Returns the instant at which the other cohort is answered, and its items. In a lead the
     /// answer is still to come.
-    fn other_cohort(&self, line: &QueueView<'_>, leading: bool) -> Option<(Tick, u32)> {
+    fn other_cohort(&self, view: &QueueView<'_>, leading: bool) -> Option<(Tick, u32)> {
         if leading {
-            let is_own = |sent: &&InFlight| sent.batch.key == line.key && sent.batch.kind == DispatchKind::Batch;
+            let is_own = |sent: &&InFlight| sent.batch.key == view.key && sent.batch.kind == DispatchKind::Batch;
             let ahead = self.flights.values().filter(is_own).min_by_key(|sent| sent.due)?;
             return Some((ahead.due, ahead.batch.items));
         }
-        let now = line.ctx.now;
-        let (elapsed, items) = self.keys.get(&line.key)?.arrivals.returns().current_event(now)?;
+        let now = view.ctx.now;
+        let (elapsed, items) = self.keys.get(&view.key)?.arrivals.returns().current_event(now)?;
         Some((Tick(now.0.saturating_sub(elapsed)), items))
     }
 }

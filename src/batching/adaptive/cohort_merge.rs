@@ -1,4 +1,4 @@
-//! The credit of a line for merging its cohorts, and the merge in progress.
+//! The credit of a key queue for merging its cohorts, and the merge in progress.
 //!
 //! Calls that are held for a merge may be late. Every call that is sent earns credit, a late one
 //! costs eight times as much, and a merge that failed doubles the price, so that at most one call
@@ -16,7 +16,7 @@ const CREDIT_MAX: u64 = 2 * CREDIT_START;
 /// is late in vain.
 const DEARER_MAX: u64 = 64;
 
-/// Credit of a line for merging its cohorts, and the merge in progress.
+/// Credit of a key queue for merging its cohorts, and the merge in progress.
 #[derive(Debug, Clone)]
 pub(super) struct CohortMerge {
     credit: u64,
@@ -25,7 +25,7 @@ pub(super) struct CohortMerge {
     pub(super) open: Option<PendingMerge>,
 }
 
-/// A merge in progress, during which the line is held.
+/// A merge in progress, during which the key queue is held.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PendingMerge {
     /// Nanoseconds from the answer within which the other cohort returns.
@@ -75,8 +75,8 @@ impl CohortMerge {
         }
     }
 
-    /// Records the dispatch of a batch of the line.
-    pub(super) fn sent(&mut self, items: u32) {
+    /// Records the dispatch of a batch of the key queue.
+    pub(super) fn on_dispatch(&mut self, items: u32) {
         self.credit = (self.credit + u64::from(items)).min(CREDIT_MAX);
         if self.open.is_some_and(|open| open.is_nearly_complete(items)) {
             self.open = None;
@@ -109,27 +109,27 @@ mod tests {
 
     #[test]
     fn price_doubles_after_failed_merge_and_resets_after_success() {
-        let mut rejoin = CohortMerge::default();
-        assert!(rejoin.begin(open(32, 16)) && rejoin.open.is_some());
-        rejoin.sent(26);
-        assert!(rejoin.open.is_none() && rejoin.price_factor == 1, "eight tenths arrived");
+        let mut merge = CohortMerge::default();
+        assert!(merge.begin(open(32, 16)) && merge.open.is_some());
+        merge.on_dispatch(26);
+        assert!(merge.open.is_none() && merge.price_factor == 1, "eight tenths arrived");
         for dearer in [2, 4, 8] {
-            (0..100).for_each(|_| rejoin.sent(32));
-            assert!(rejoin.begin(open(32, 1)));
-            rejoin.sent(16);
-            assert_eq!(rejoin.price_factor, dearer);
+            (0..100).for_each(|_| merge.on_dispatch(32));
+            assert!(merge.begin(open(32, 1)));
+            merge.on_dispatch(16);
+            assert_eq!(merge.price_factor, dearer);
         }
     }
 
     #[test]
     fn cohort_merges_make_at_most_one_call_in_eight_late() {
-        let mut rejoin = CohortMerge::default();
+        let mut merge = CohortMerge::default();
         let (mut late, mut sent) = (0_u64, 0_u64);
         for _ in 0..100_000 {
-            if rejoin.begin(open(20, 4)) {
+            if merge.begin(open(20, 4)) {
                 late += 4;
             }
-            rejoin.sent(20);
+            merge.on_dispatch(20);
             sent += 20;
         }
         assert!(late * PRICE <= sent + CREDIT_START, "{late} of {sent}");

@@ -27,7 +27,7 @@ const LOOK_MAX: usize = 512;
 
 /// Result of a choice.
 pub(super) enum DeadlineChoice {
-    /// Send this many items from the front of the line.
+    /// Send this many items from the front of the key queue.
     First(u32),
     /// Shed this many calls from the front, then decide again.
     GiveUp(usize),
@@ -35,16 +35,16 @@ pub(super) enum DeadlineChoice {
 
 /// Reduces a batch of `want` items so that its head meets the deadline, or selects heads to shed.
 pub(super) fn adjust_to_deadlines(
-    line: &QueueView<'_>,
+    view: &QueueView<'_>,
     cost: &CostModel,
     rate: ArrivalRate,
     want: u32,
     draw: &mut SplitMix64,
 ) -> DeadlineChoice {
-    if cost.samples() == 0 || line.is_infeasible(cost) {
+    if cost.samples() == 0 || view.is_infeasible(cost) {
         return DeadlineChoice::First(want);
     }
-    let fits = items_in_time(line, cost, want);
+    let fits = items_in_time(view, cost, want);
     if fits >= want {
         return DeadlineChoice::First(want);
     }
@@ -53,19 +53,19 @@ pub(super) fn adjust_to_deadlines(
     if doubtful && draw.next_bool(DOUBT_PERMILLE) {
         return DeadlineChoice::First(2 * urgent);
     }
-    // Other lines would pay for the additional execution, so a small batch is sent only from the
-    // only line.
-    if line.ctx.queue.lines().nth(1).is_some() {
+    // Other key queues would pay for the additional execution, so a small batch is sent only from
+    // the only key queue.
+    if view.ctx.queue.heads().nth(1).is_some() {
         return DeadlineChoice::First(want);
     }
     // The small batch suffices if everything that is left, new arrivals included, fits the batch
     // after it.
-    let rest = line.items.saturating_sub(urgent);
+    let rest = view.items.saturating_sub(urgent);
     let time = cost.time(urgent);
     let more = u32::try_from(rate.items_within(time) / 1000).unwrap_or(u32::MAX);
-    let next = first_call_behind(line, urgent);
-    let next_slack = next.map_or(u64::MAX, |queued| slack(line, queued).saturating_sub(time));
-    if rest == 0 || max_items_within(cost, next_slack, rest.min(line.cap)) >= rest.saturating_add(more).min(line.cap) {
+    let next = first_call_behind(view, urgent);
+    let next_slack = next.map_or(u64::MAX, |queued| slack(view, queued).saturating_sub(time));
+    if rest == 0 || max_items_within(cost, next_slack, rest.min(view.cap)) >= rest.saturating_add(more).min(view.cap) {
         return DeadlineChoice::First(urgent);
     }
     // Do not shed on an estimate: the curve rules the larger size out without enough observations,
@@ -73,11 +73,11 @@ pub(super) fn adjust_to_deadlines(
     if doubtful {
         return DeadlineChoice::First(2 * urgent);
     }
-    // The first calls of a line that is in another order are not the urgent ones.
-    if line.ctx.limits.order == CallOrder::ShortFirst {
+    // The first calls of a key queue that is in another order are not the urgent ones.
+    if view.ctx.limits.order == CallOrder::ShortFirst {
         return DeadlineChoice::First(urgent);
     }
-    match heads_to_shed(line, cost, urgent, want) {
+    match heads_to_shed(view, cost, urgent, want) {
         0 => DeadlineChoice::First(urgent),
         heads => DeadlineChoice::GiveUp(heads),
     }
@@ -85,19 +85,19 @@ pub(super) fn adjust_to_deadlines(
 
 /// Returns the number of heads to shed so that the batch of `want` items that the next head allows
 /// is worth more than one of the `urgent` items that the first head allows. Returns 0 if none is.
-fn heads_to_shed(line: &QueueView<'_>, cost: &CostModel, urgent: u32, want: u32) -> usize {
+fn heads_to_shed(view: &QueueView<'_>, cost: &CostModel, urgent: u32, want: u32) -> usize {
     // A batch is worth its items, less the price of its upstream time and of the heads that were
     // shed.
     let per_ms = |items: u32| f64::from(items) / (to_f64(cost.time(items)) / 1e6);
     let price = PRICE * per_ms(want).max(per_ms((want / 2).max(1))).max(per_ms((want / 4).max(1)));
     let value = |items: u32| f64::from(items) - price * to_f64(cost.time(items)) / 1e6;
     let mut best = (value(urgent), 0);
-    let mut left = line.items;
+    let mut left = view.items;
     let (mut heads, mut passed) = (0.0, 0);
-    for queued in line.ctx.queue.line(line.key).take(LOOK_MAX) {
+    for queued in view.ctx.queue.calls_of(view.key).take(LOOK_MAX) {
         if passed > 0 {
             let most = want.min(left);
-            let items = max_items_within(cost, slack(line, queued), most);
+            let items = max_items_within(cost, slack(view, queued), most);
             if items > 0 && value(items) - HEAD * heads > best.0 + WIN {
                 best = (value(items) - HEAD * heads, passed);
             }
@@ -112,16 +112,16 @@ fn heads_to_shed(line: &QueueView<'_>, cost: &CostModel, urgent: u32, want: u32)
     best.1
 }
 
-/// Returns the most items from the front of the line, up to `want`, that are answered in time together.
-/// In the order by length, a call that would be late even alone does not count.
-fn items_in_time(line: &QueueView<'_>, cost: &CostModel, want: u32) -> u32 {
-    if line.ctx.limits.order == CallOrder::Deadline {
-        return max_items_within(cost, slack(line, line.head), want);
+/// Returns the most items from the front of the key queue, up to `want`, that are answered in time
+/// together. In the order by length, a call that would be late even alone does not count.
+fn items_in_time(view: &QueueView<'_>, cost: &CostModel, want: u32) -> u32 {
+    if view.ctx.limits.order == CallOrder::Deadline {
+        return max_items_within(cost, slack(view, view.head), want);
     }
     let alone = cost.tail_time(cost.time(1));
     let (mut items, mut least) = (0_u32, u64::MAX);
-    for queued in line.ctx.queue.line(line.key).take(LOOK_MAX) {
-        let (own, more) = (slack(line, queued), items.saturating_add(queued.call.items));
+    for queued in view.ctx.queue.calls_of(view.key).take(LOOK_MAX) {
+        let (own, more) = (slack(view, queued), items.saturating_add(queued.call.items));
         least = if own < alone { least } else { least.min(own) };
         if more > want || cost.tail_time(cost.time(more)) > least {
             break;
@@ -133,8 +133,8 @@ fn items_in_time(line: &QueueView<'_>, cost: &CostModel, want: u32) -> u32 {
 }
 
 /// Returns the nanoseconds that the execution of a batch sent now may take for a call.
-fn slack(line: &QueueView<'_>, queued: &QueuedCall) -> u64 {
-    line.slack(queued).saturating_sub(line.wait)
+fn slack(view: &QueueView<'_>, queued: &QueuedCall) -> u64 {
+    view.slack(queued).saturating_sub(view.wait)
 }
 
 /// Returns the most items up to `most` that are answered within `slack`, tail included, found by
@@ -156,9 +156,9 @@ pub(super) fn max_items_within(cost: &CostModel, slack: u64, most: u32) -> u32 {
 }
 
 /// Returns the first call behind this many items.
-fn first_call_behind<'a>(line: &QueueView<'a>, items: u32) -> Option<&'a QueuedCall> {
+fn first_call_behind<'a>(view: &QueueView<'a>, items: u32) -> Option<&'a QueuedCall> {
     let mut passed = 0;
-    line.ctx.queue.line(line.key).find(|queued| {
+    view.ctx.queue.calls_of(view.key).find(|queued| {
         let found = passed >= items;
         passed += queued.call.items;
         found

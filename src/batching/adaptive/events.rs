@@ -34,7 +34,7 @@ fn scale(value: u64, to: u64, from: u64) -> u64 {
 
 impl Adaptive {
     /// Records that a call was queued. `idle`: nothing was queued or in flight before it. `queued`:
-    /// items of its line that were queued already.
+    /// items of its key queue that were queued already.
     pub(in super::super) fn on_arrival(&mut self, now: Tick, call: &Call, idle: bool, queued: u64) {
         self.mix.on_arrival(now, call.priority);
         // Such a call has a merge key of its own that no later call shares.
@@ -43,10 +43,10 @@ impl Adaptive {
         }
         self.uses += 1;
         if !self.keys.contains_key(&call.key) && self.keys.len() >= KEYS_MAX {
-            evict_oldest(&mut self.keys, |watched| watched.used);
+            evict_oldest(&mut self.keys, |watched| watched.last_use);
         }
         let watched = self.keys.entry(call.key).or_default();
-        watched.used = self.uses;
+        watched.last_use = self.uses;
         watched.class = Some(call.cost_class);
         watched.arrivals.on_arrival(now, call.items, idle, self.mean_time);
         // In pass-through many requests are in flight and nothing is held, so the peak is not
@@ -67,14 +67,14 @@ impl Adaptive {
 
     /// Records the dispatch of a batch. Returns the nanoseconds until it is expected back, or
     /// `None` if nothing is known of its cost.
-    pub(in super::super) fn sent(&mut self, now: Tick, id: BatchId, batch: Dispatch) -> Option<u64> {
+    pub(in super::super) fn on_dispatch(&mut self, now: Tick, id: BatchId, batch: Dispatch) -> Option<u64> {
         self.ensure_model(batch.class);
         let earliest_due = self.earliest_due(batch.class);
         let partner = self.keys.get_mut(&batch.key).is_some_and(|watched| {
             watched.held = None;
-            watched.rejoin.sent(batch.items);
-            watched.out += 1;
-            watched.out > 1 || batch.left > 0
+            watched.cohort_merge.on_dispatch(batch.items);
+            watched.requests_in_flight += 1;
+            watched.requests_in_flight > 1 || batch.left > 0
         });
         let model = self.models.get_mut(&batch.class)?;
         let others = model.flow.in_flight();
@@ -102,12 +102,14 @@ impl Adaptive {
         let mark = model.flow.on_dispatch(now, &departure);
         model.backlog = batch.left >= u64::from(batch.items.max(1)) && others + 1 >= model.slots.in_use();
         let trial = std::mem::take(&mut self.trial) && batch.kind == DispatchKind::Batch;
-        let trial = trial || batch.asks || matches!(batch.kind, DispatchKind::Probe | DispatchKind::Pair);
-        let born = model.born;
+        let trial = trial || batch.is_retest || matches!(batch.kind, DispatchKind::Probe | DispatchKind::Pair);
+        let created_use = model.created_use;
         self.sends += 1;
         let first_of = self.flights.is_empty().then_some(self.sends);
-        self.flights
-            .insert(id, InFlight { flight, born, mark, due, predicted, sent_when_alone: first_of, batch, trial });
+        self.flights.insert(
+            id,
+            InFlight { flight, created_use, mark, due, predicted, sent_when_alone: first_of, batch, trial },
+        );
         known.then_some(due.0.saturating_sub(now.0))
     }
 
@@ -117,17 +119,17 @@ impl Adaptive {
     }
 
     /// Records the end of a batch. Returns `true` if its sample showed that the server was
-    /// replaced. `tokens`: those of all streams of its class so far, if the response was one; `queued`: items of its
-    /// class that are queued; `items_max`: the largest batch that
-    /// the limits allow.
-    pub(in super::super) fn returned(
+    /// replaced. `tokens`: those of all streams of its class so far, if the response was one;
+    /// `queued`: items of its class that are queued; `items_max`: the largest batch that the limits
+    /// allow.
+    pub(in super::super) fn on_completion(
         &mut self,
         now: Tick,
         id: BatchId,
         (observed, tokens): (&Observation, Option<u64>),
         (queued, items_max): (u64, u32),
     ) -> bool {
-        let Some(InFlight { flight, born, mark, sent_when_alone: first_of, batch, trial, .. }) =
+        let Some(InFlight { flight, created_use, mark, sent_when_alone: first_of, batch, trial, .. }) =
             self.flights.remove(&id)
         else {
             return false;
@@ -137,10 +139,12 @@ impl Adaptive {
         let (items, missed) = batch.deadlines.count_missed(now);
         self.exploration.record_ended(now, items, missed);
         if let Some(watched) = self.keys.get_mut(&batch.key) {
-            watched.out = watched.out.saturating_sub(1);
+            watched.requests_in_flight = watched.requests_in_flight.saturating_sub(1);
         }
         let in_flight = self.in_flight();
-        let Some(model) = self.models.get_mut(&batch.class).filter(|model| model.born == born) else { return false };
+        let Some(model) = self.models.get_mut(&batch.class).filter(|model| model.created_use == created_use) else {
+            return false;
+        };
         if observed.outcome == BatchOutcome::Ok {
             model.answered_sent = model.answered_sent.max(flight.sent_at());
         }
@@ -185,7 +189,7 @@ impl Adaptive {
         let mut changed = false;
         model.batches += 1;
         self.last_class = Some(batch.class);
-        model.worked = model.worked.max(batch.items);
+        model.largest_answered = model.largest_answered.max(batch.items);
         let predicted = model.cost.predict_weighted(batch.items, batch.weight);
         let sample = match batch.kind {
             DispatchKind::Batch | DispatchKind::Forward if limited.is_some() => {
@@ -222,7 +226,7 @@ impl Adaptive {
     }
 
     /// Records a queued call that ended without an answer.
-    pub(in super::super) fn expired(&mut self, now: Tick, queued: &QueuedCall) {
+    pub(in super::super) fn on_expiry(&mut self, now: Tick, queued: &QueuedCall) {
         if let Some(watched) = self.keys.get_mut(&queued.call.key) {
             watched.arrivals.on_expiry(queued.call.items);
         }
@@ -239,8 +243,9 @@ impl Adaptive {
         let (mut work, mut time, mut learning) = (0, 0, false);
         if let Some(ClassModel { cost, flow, .. }) = self.models.get(&call.cost_class) {
             (work, time) = (fair_queueing::charged_work(cost, batch, call, share), cost.time(batch.items));
-            // Under a limit above the knee, a call also waits in the server, for a time that changes
-            // with the limit. Flows charged before and after a change would differ by turns.
+            // Under a limit above the knee, a call also waits in the server, for a time that
+            // changes with the limit. Flows charged before and after a change would differ by
+            // turns.
             if let Some(base) = flow.ordered_base() {
                 work = scale(work, base, cost.time(1));
             }
@@ -250,14 +255,14 @@ impl Adaptive {
             work = self.weight_price.charge(call.weight.sum, work);
             time = time.max(work.saturating_mul(share));
         }
-        // The cost of a call is not known while the limit is being found: a charge that is too large
-        // would cost its flow several turns.
+        // The cost of a call is not known while the limit is being found: a charge that is too
+        // large would cost its flow several turns.
         self.clocks.charge_flow(call.flow(), work, time, sole_flow || learning);
     }
 
     /// Records a call that was queued. If its flow is one of several, work done for the others
     /// counts from now on.
-    pub(in super::super) fn joined(&mut self, queue: &Queue, call: &Call) {
+    pub(in super::super) fn on_enqueue(&mut self, queue: &Queue, call: &Call) {
         if queue.flows() == 2 {
             queue.flow_loads().for_each(|(flow, _)| self.clocks.on_contended(flow));
         }

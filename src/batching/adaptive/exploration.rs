@@ -141,13 +141,13 @@ impl DeadlineSpread {
     }
 }
 
-/// Returns `true` if a batch of this size is answered in time for the line's head, even if its cost
-/// grows in proportion to its size from the largest known size on.
-pub(super) fn fits_slack(line: &QueueView<'_>, cost: &CostModel, size: u32) -> bool {
+/// Returns `true` if a batch of this size is answered in time for the key queue's head, even if its
+/// cost grows in proportion to its size from the largest known size on.
+pub(super) fn fits_slack(view: &QueueView<'_>, cost: &CostModel, size: u32) -> bool {
     let largest = cost.largest().max(1);
     let known = u128::from(cost.tail_time(cost.time(size.min(largest))));
     let scaled = known * u128::from(size.max(largest)) / u128::from(largest);
-    u128::from(line.first_slack().saturating_sub(line.wait)) >= scaled
+    u128::from(view.first_slack().saturating_sub(view.wait)) >= scaled
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
-//! Start-time fair queueing (SFQ) over upstream work, for lines in which several flows are queued.
+//! Start-time fair queueing (SFQ) over upstream work, for key queues in which several flows are
+//! queued.
 //!
-//! A line is the queue of one merge key. A flow is one tenant's calls of one priority class. Its
-//! virtual clock advances by the work done for it divided by its weight, and the flow with the
-//! smallest start tag is served next, by its most urgent call. An idle flow earns no credit, and a
-//! flow that is alone gets the full capacity. The decision is made at dispatch, not at arrival, so
-//! the calls of a flow stay in deadline order. See Goyal, Vin and Cheng, "Start-time Fair Queuing",
-//! SIGCOMM 1996. Shares of the queue are in `batcher`, the order of lines is in `service_order`,
-//! and grouping by weight is in `weight_group`.
+//! A key queue holds the calls of one merge key. A flow is one tenant's calls of one priority
+//! class. Its virtual clock advances by the work done for it divided by its weight, and the flow
+//! with the smallest start tag is served next, by its most urgent call. An idle flow earns no
+//! credit, and a flow that is alone gets the full capacity. The decision is made at dispatch, not
+//! at arrival, so the calls of a flow stay in deadline order. See Goyal, Vin and Cheng, "Start-time
+//! Fair Queuing", SIGCOMM 1996. Shares of the queue are in `batcher`, the order of key queues is in
+//! `service_order`, and grouping by weight is in `weight_group`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -53,12 +54,12 @@ pub(super) struct FlowTurn {
     pub(super) rank: Rank,
     /// Start tag, in virtual time.
     pub(super) start: u64,
-    /// Position of the call in the line.
+    /// Position of the call in the key queue.
     pub(super) position: (Tick, CallId),
     pub(super) flow: FairFlow,
 }
 
-/// Lines with their turns, in order.
+/// Key queues with their turns, in order.
 pub(super) type ServiceOrder = Vec<(FlowTurn, KeyId)>;
 
 /// Size of a batch, from which the charges of its calls are computed.
@@ -68,9 +69,9 @@ pub(in super::super) struct BatchWork {
     pub(in super::super) weight: u64,
 }
 
-/// Price of a unit of weight, for calls that are charged by weight: the mean charge of such calls by
-/// time, divided by their mean weight. All such calls of a server have one price, because they share
-/// its capacity whatever their cost class.
+/// Price of a unit of weight, for calls that are charged by weight: the mean charge of such calls
+/// by time, divided by their mean weight. All such calls of a server have one price, because they
+/// share its capacity whatever their cost class.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct WeightPrice {
     /// EWMA of the weight of a call; 0 before the first one.
@@ -143,12 +144,12 @@ impl VirtualClocks {
         }
     }
 
-    /// Returns the first turn of a line.
+    /// Returns the first turn of a key queue.
     pub(super) fn first_turn(&self, ctx: DecisionContext<'_>, key: KeyId) -> Option<FlowTurn> {
         ctx.queue.flow_queues(key).take(FLOWS_MAX).filter_map(|(flow, queue)| self.turn_of(ctx, flow, queue)).min()
     }
 
-    /// Returns the turn of the first call of a flow in a line.
+    /// Returns the turn of the first call of a flow in a key queue.
     fn turn_of(&self, ctx: DecisionContext<'_>, flow: FairFlow, queue: &FlowQueue) -> Option<FlowTurn> {
         let position = queue.calls.first()?;
         Some(FlowTurn { rank: rank(ctx, flow, position.1), start: self.start_tag(flow), position, flow })
@@ -184,8 +185,8 @@ pub(super) fn is_filler(ctx: DecisionContext<'_>, queued: &QueuedCall) -> bool {
     class.filler && rank(ctx, queued.call.flow(), queued.call.id) == Rank::Filler
 }
 
-/// Returns the number of items of a line that determine the batch size. Fillers do not count,
-/// because they join a batch that leaves without them, unless the line has no other calls.
+/// Returns the number of items of a key queue that determine the batch size. Fillers do not count,
+/// because they join a batch that leaves without them, unless the key queue has no other calls.
 pub(super) fn sizing_items(ctx: DecisionContext<'_>, key: KeyId) -> u32 {
     let queue: &Queue = ctx.queue;
     let all = u32::try_from(queue.load_of_key(key).items).unwrap_or(u32::MAX);
@@ -206,7 +207,7 @@ pub(super) fn sizing_items(ctx: DecisionContext<'_>, key: KeyId) -> u32 {
     if items == 0 { all } else { u32::try_from(items).unwrap_or(u32::MAX) }
 }
 
-/// Returns the arrival time of the last call of a line, fillers excluded.
+/// Returns the arrival time of the last call of a key queue, fillers excluded.
 pub(super) fn newest_arrival(ctx: DecisionContext<'_>, key: KeyId) -> Option<Tick> {
     if !ctx.limits.has_fillers() || !ctx.queue.is_mixed(key) {
         return ctx.queue.newest(key);
@@ -221,22 +222,22 @@ pub(super) fn newest_arrival(ctx: DecisionContext<'_>, key: KeyId) -> Option<Tic
 /// late in such a batch is skipped. A call that does not fit ends the batch, because the turn is
 /// its own. Fillers take the room that is left.
 pub(super) fn choose_fair(
-    line: &QueueView<'_>,
+    view: &QueueView<'_>,
     cost: &CostModel,
     clocks: &VirtualClocks,
     items_max: u32,
     storage: &mut TurnHeap,
     chosen: &mut Vec<CallId>,
 ) {
-    let QueueView { ctx, key, .. } = *line;
-    let min_slack = if cost.samples() == 0 || line.is_infeasible(cost) {
+    let QueueView { ctx, key, .. } = *view;
+    let min_slack = if cost.samples() == 0 || view.is_infeasible(cost) {
         0
     } else {
-        line.wait.saturating_add(cost.tail_time(cost.time(items_max)))
+        view.wait.saturating_add(cost.tail_time(cost.time(items_max)))
     };
     let load = ctx.queue.load_of_key(key);
-    // The weight of the batch is known only once it is chosen. Until then the line's average weight
-    // per item is used.
+    // The weight of the batch is known only once it is chosen. Until then the key queue's average
+    // weight per item is used.
     let size = BatchWork { items: items_max, weight: load.weight / load.items.max(1) * u64::from(items_max) };
     let mut turns = turn_heap(ctx, key, clocks, storage);
     chosen.clear();
@@ -246,7 +247,7 @@ pub(super) fn choose_fair(
         let Some(queued) = ctx.queue.get(turn.position.1) else { continue };
         let call_items = queued.call.items;
         let mut start = turn.start;
-        if line.slack(queued) >= min_slack {
+        if view.slack(queued) >= min_slack {
             // The first call always fits. A call that shares no batch fits only as the first one.
             let fits = chosen.is_empty() || !queued.call.alone && items.saturating_add(call_items) <= items_max;
             if !fits || full && turn.rank != Rank::Filler {
@@ -263,7 +264,7 @@ pub(super) fn choose_fair(
         turns.extend(turn.next(ctx, key, start));
     }
     if chosen.is_empty() {
-        chosen.push(line.head.call.id);
+        chosen.push(view.head.call.id);
     }
     storage.0 = turns.into_vec();
 }
@@ -272,15 +273,15 @@ pub(super) fn choose_fair(
 /// Only calls of the first one's rank are listed, because grouping must not put a strict class
 /// behind others.
 pub(super) fn list_candidates(
-    line: &QueueView<'_>,
+    view: &QueueView<'_>,
     cost: &CostModel,
     clocks: &VirtualClocks,
     items: u32,
     storage: &mut TurnHeap,
 ) -> Vec<CallId> {
-    let QueueView { ctx, key, .. } = *line;
+    let QueueView { ctx, key, .. } = *view;
     let load = ctx.queue.load_of_key(key);
-    let size = BatchWork { items: line.cap, weight: load.weight / load.items.max(1) * u64::from(line.cap) };
+    let size = BatchWork { items: view.cap, weight: load.weight / load.items.max(1) * u64::from(view.cap) };
     let mut turns = turn_heap(ctx, key, clocks, storage);
     let (mut listed, mut count, mut first_rank) = (Vec::new(), 0_u32, None);
     while listed.len() < CALLS_MAX && count < items {
@@ -298,7 +299,7 @@ pub(super) fn list_candidates(
     listed
 }
 
-/// Returns a heap with the first turn of each flow of a line.
+/// Returns a heap with the first turn of each flow of a key queue.
 fn turn_heap(
     ctx: DecisionContext<'_>,
     key: KeyId,
@@ -330,7 +331,7 @@ impl WeightPrice {
 // === impl FlowTurn ===
 
 impl FlowTurn {
-    /// Returns the turn of the flow's next call in the line, with start tag `start`.
+    /// Returns the turn of the flow's next call in the key queue, with start tag `start`.
     fn next(self, ctx: DecisionContext<'_>, key: KeyId, start: u64) -> Option<Reverse<Self>> {
         let position = ctx.queue.flow_next(key, self.flow, self.position)?;
         Some(Reverse(Self { rank: rank(ctx, self.flow, position.1), start, position, flow: self.flow }))

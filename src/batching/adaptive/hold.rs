@@ -35,11 +35,11 @@ const PROMISED_MIN: f64 = 0.5;
 /// Minimum relative rise in throughput for a hold in a closed loop.
 const RATE_MIN: f64 = 0.01;
 
-/// A line, and the values by which holds of it are compared.
+/// A key queue, and the values by which holds of it are compared.
 #[derive(Debug, Clone, Copy)]
 struct HoldComparison<'a> {
     cost: &'a CostModel,
-    /// Mean arrival rate of the line.
+    /// Mean arrival rate of the key queue.
     rate: ArrivalRate,
     /// Value of upstream time: the items that arrive during a mean execution.
     price: f64,
@@ -60,30 +60,30 @@ struct HoldComparison<'a> {
 impl Adaptive {
     /// Returns the duration of the hold that pays most, in nanoseconds; 0 if none pays. In a lead
     /// the completion at which the profile starts is still to come. `hold_max` returns the time for
-    /// which the line may still be held.
-    pub(super) fn hold_duration(&self, line: &QueueView<'_>, leading: bool, hold_max: impl Fn() -> Duration) -> u64 {
-        let (Some(model), Some(watched)) = (self.models.get(&line.head.call.cost_class), self.keys.get(&line.key))
+    /// which the key queue may still be held.
+    pub(super) fn hold_duration(&self, view: &QueueView<'_>, leading: bool, hold_max: impl Fn() -> Duration) -> u64 {
+        let (Some(model), Some(watched)) = (self.models.get(&view.head.call.cost_class), self.keys.get(&view.key))
         else {
             return 0;
         };
         let cost = &model.cost;
-        let (queued, cap) = (line.items, line.cap);
+        let (queued, cap) = (view.items, view.cap);
         if cost.samples() < SAMPLES_MIN || queued >= cap || queued == 0 {
             return 0;
         }
-        let now = line.ctx.now;
+        let now = view.ctx.now;
         let execution = cost.time(queued);
-        let slack = line.first_slack();
+        let slack = view.first_slack();
         // A hold is no longer than the execution, a quarter of the budget, and what the head's
         // slack leaves.
         let room = execution
-            .min(line.time_budget().unwrap_or(u64::MAX) / 4)
+            .min(view.time_budget().unwrap_or(u64::MAX) / 4)
             .min(slack.saturating_sub(cost.tail_time(execution)));
         if room <= ROOM_MIN {
             return 0;
         }
         let room = room.min(nanos(hold_max()));
-        if let Some(hold) = self.closed_loop_hold(line, watched, leading, room) {
+        if let Some(hold) = self.closed_loop_hold(view, watched, leading, room) {
             return hold;
         }
         let rate = watched.arrivals.rate(now, self.mean_time);
@@ -95,7 +95,7 @@ impl Adaptive {
             cap,
             execution,
             slack,
-            budget: line.time_budget(),
+            budget: view.time_budget(),
         };
         self.most_gainful_hold(&comparison, watched, now, leading, room)
     }
@@ -146,24 +146,24 @@ impl Adaptive {
         best.1
     }
 
-    /// Returns the hold that maximizes throughput in a closed loop. Returns `None` if the line is
-    /// not a closed loop, or if the items left for the next batch would be late, since meeting
+    /// Returns the hold that maximizes throughput in a closed loop. Returns `None` if the key queue
+    /// is not a closed loop, or if the items left for the next batch would be late, since meeting
     /// deadlines has priority over low latency.
-    fn closed_loop_hold(&self, line: &QueueView<'_>, watched: &KeyModel, leading: bool, room: u64) -> Option<u64> {
-        let cost = &self.models.get(&line.head.call.cost_class)?.cost;
-        let (now, slack, arrivals) = (line.ctx.now, line.first_slack(), &watched.arrivals);
-        let here = u64::from(line.items).saturating_add(items_in_flight(&self.flights, line.key));
+    fn closed_loop_hold(&self, view: &QueueView<'_>, watched: &KeyModel, leading: bool, room: u64) -> Option<u64> {
+        let cost = &self.models.get(&view.head.call.cost_class)?.cost;
+        let (now, slack, arrivals) = (view.ctx.now, view.first_slack(), &watched.arrivals);
+        let here = u64::from(view.items).saturating_add(items_in_flight(&self.flights, view.key));
         let away = arrivals.absent_items(here, self.mean_time)?;
         // An item that misses this batch leaves with the clients that the batch brings back.
-        let next = u32::try_from(away).unwrap_or(line.cap).saturating_add(line.items).min(line.cap);
-        let apart = cost.time(line.items).saturating_add(cost.tail_time(cost.time(next)));
-        if line.time_budget().is_some_and(|budget| apart > budget) {
+        let next = u32::try_from(away).unwrap_or(view.cap).saturating_add(view.items).min(view.cap);
+        let apart = cost.time(view.items).saturating_add(cost.tail_time(cost.time(next)));
+        if view.time_budget().is_some_and(|budget| apart > budget) {
             return None;
         }
         let away = to_f64(away);
         let (elapsed, _) = arrivals.returns().current_event(now)?;
         // Nanoseconds until the batch in flight ends, and the items it brings back.
-        let own = self.flights.values().filter(|sent| leading && sent.batch.key == line.key);
+        let own = self.flights.values().filter(|sent| leading && sent.batch.key == view.key);
         let ahead = own.min_by_key(|sent| sent.due);
         let ahead = ahead.map(|sent| (sent.due.0.saturating_sub(now.0), f64::from(sent.batch.items)));
         let returns = arrivals.returns();
@@ -171,10 +171,10 @@ impl Adaptive {
         // still to come.
         let answered = |hold: u64, items: f64| {
             let turn = ahead.map_or(elapsed.saturating_add(hold), |(ahead, _)| hold.saturating_sub(ahead));
-            let items = items.min(f64::from(max_items_within(cost, slack.saturating_sub(hold), line.cap)));
-            items / to_f64(turn.saturating_add(cost.time(round_to_u64(items).try_into().unwrap_or(line.cap))))
+            let items = items.min(f64::from(max_items_within(cost, slack.saturating_sub(hold), view.cap)));
+            items / to_f64(turn.saturating_add(cost.time(round_to_u64(items).try_into().unwrap_or(view.cap))))
         };
-        let count = f64::from(line.items);
+        let count = f64::from(view.items);
         let mut best = (answered(0, count) * (1.0 + RATE_MIN), 0);
         // Holds end where a bin of the profile ends.
         let ends = EDGES.iter().filter_map(|edge| match ahead {

@@ -14,7 +14,7 @@ use super::state::Adaptive;
 // === impl Adaptive ===
 
 impl Adaptive {
-    /// Holds a line of one flow until its other cohort has returned, or dispatches both.
+    /// Holds a key queue of one flow until its other cohort has returned, or dispatches both.
     pub(super) fn await_cohort(&mut self, draft: &BatchDraft<'_>) -> ControlFlow<KeyDecision> {
         let head = draft.view.head;
         let may_gather = !draft.is_testing() && !draft.is_mixed && !draft.weights_matter;
@@ -36,7 +36,7 @@ impl Adaptive {
         }
     }
 
-    /// Holds the line for arrivals that the profiles predict, before the last slot is taken.
+    /// Holds the key queue for arrivals that the profiles predict, before the last slot is taken.
     pub(super) fn hold_for_arrivals(&mut self, draft: &BatchDraft<'_>) -> ControlFlow<KeyDecision> {
         let ctx = draft.view.ctx;
         if draft.is_testing() || draft.in_flight + 1 < draft.slots {
@@ -49,7 +49,7 @@ impl Adaptive {
         self.hold_line(draft, Tick(ctx.now.0.saturating_add(gain)), HoldReason::Gather)
     }
 
-    /// Holds the line beside an idle upstream, for the share of the SLO that a preset spends.
+    /// Holds the key queue beside an idle upstream, for the share of the SLO that a preset spends.
     pub(super) fn hold_for_preset(&mut self, draft: &BatchDraft<'_>) -> ControlFlow<KeyDecision> {
         if draft.in_flight > 0 || draft.is_testing() {
             return ControlFlow::Continue(());
@@ -61,7 +61,7 @@ impl Adaptive {
         }
     }
 
-    /// Holds the line until an instant, cut to every bound, unless that is past.
+    /// Holds the key queue until an instant, cut to every bound, unless that is past.
     pub(super) fn hold_line(
         &mut self,
         draft: &BatchDraft<'_>,

@@ -115,7 +115,7 @@ impl Adaptive {
         self.ensure_model(class);
         let Some(model) = self.models.get_mut(&class) else { return };
         model.cost = CostModel::restore(snapshot);
-        model.worked = model.cost.largest().max(1);
+        model.largest_answered = model.cost.largest().max(1);
         if !model.flow.is_open() || self.known_batching {
             return;
         }

@@ -24,7 +24,7 @@ type PlanStep = fn(&mut Adaptive, u32) -> Option<(CostClassId, PlanInput)>;
 /// The replaceable steps.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct LearnedSteps {
-    /// Runs before the class of a line is asked for a permit.
+    /// Runs before a key queue requests a permit of its class.
     pub(super) prepare_class: fn(&mut Adaptive, &KeyContext<'_>),
     pub(super) use_lead: LeadStep,
     pub(super) await_cohort: HoldStep,
@@ -75,10 +75,10 @@ fn take_all(_: &mut Adaptive, draft: &BatchDraft<'_>) -> ControlFlow<KeyDecision
 }
 
 /// Sets a limit of one wherever calls would be passed through.
-fn limit_to_one(adaptive: &mut Adaptive, line: &KeyContext<'_>) {
-    adaptive.ensure_model(line.class_id());
+fn limit_to_one(adaptive: &mut Adaptive, queue: &KeyContext<'_>) {
+    adaptive.ensure_model(queue.class_id());
     let lone = adaptive.begin.mean_nanos;
-    if let Some(model) = adaptive.models.get_mut(&line.class_id()).filter(|model| model.flow.is_open()) {
+    if let Some(model) = adaptive.models.get_mut(&queue.class_id()).filter(|model| model.flow.is_open()) {
         model.flow = ConcurrencyLimiter::limited(1, lone);
     }
 }

@@ -22,26 +22,26 @@ const GROUP_BATCHES: u32 = 4;
 impl Adaptive {
     /// Dispatches calls of similar weight, if weights determine the cost and no calls are fillers.
     pub(super) fn group_by_weight(&mut self, draft: &BatchDraft<'_>, cause: DispatchCause) -> ControlFlow<KeyDecision> {
-        let line = &draft.view;
+        let view = &draft.view;
         if !draft.weights_matter || draft.may_hold_fillers() {
             return ControlFlow::Continue(());
         }
         let model = model_of(&self.models, draft.class_id())?;
         let in_turn = if draft.is_mixed {
-            let items = line.cap.saturating_mul(GROUP_BATCHES);
-            fair_queueing::list_candidates(line, &model.cost, &self.clocks, items, &mut self.room)
+            let items = view.cap.saturating_mul(GROUP_BATCHES);
+            fair_queueing::list_candidates(view, &model.cost, &self.clocks, items, &mut self.room)
         } else {
             Vec::new()
         };
-        let rate = self.rate(line.key, line.ctx.now);
-        self.chosen = weight_group::choose_group(line, &model.cost, rate, self.mean_time, &in_turn);
+        let rate = self.rate(view.key, view.ctx.now);
+        self.chosen = weight_group::choose_group(view, &model.cost, rate, self.mean_time, &in_turn);
         if self.chosen.is_empty() {
             return ControlFlow::Continue(());
         }
         ControlFlow::Break(draft.send_chosen(cause))
     }
 
-    /// Returns the size of the batch without regard to deadlines. The plan may hold the line.
+    /// Returns the size of the batch without regard to deadlines. The plan may hold the key queue.
     pub(super) fn choose_size(&mut self, draft: &BatchDraft<'_>) -> ControlFlow<KeyDecision, u32> {
         let items = match self.decide_size(&draft.view) {
             // The test is about the limit, or about the cost of a batch of the newest size.
@@ -83,20 +83,20 @@ impl Adaptive {
         if draft.subject == TestSubject::BatchSize {
             return ControlFlow::Break(draft.send(want, cause));
         }
-        let line = &draft.view;
+        let view = &draft.view;
         let model = model_of(&self.models, draft.class_id())?;
-        let rate = self.rate(line.key, line.ctx.now);
-        let decision = match deadline::adjust_to_deadlines(line, &model.cost, rate, want, &mut self.draw) {
+        let rate = self.rate(view.key, view.ctx.now);
+        let decision = match deadline::adjust_to_deadlines(view, &model.cost, rate, want, &mut self.draw) {
             DeadlineChoice::First(items) => {
                 let cause = match () {
                     () if items < want => DispatchCause::Deadline,
-                    () if draft.is_cut_by_weight && items == line.cap => DispatchCause::Weight,
+                    () if draft.is_cut_by_weight && items == view.cap => DispatchCause::Weight,
                     () => cause,
                 };
                 draft.send(items, cause)
             }
             DeadlineChoice::GiveUp(heads) => {
-                self.given_up = line.ctx.queue.line(line.key).take(heads).map(|queued| queued.call.id).collect();
+                self.given_up = view.ctx.queue.calls_of(view.key).take(heads).map(|queued| queued.call.id).collect();
                 match self.given_up.pop() {
                     Some(id) => KeyDecision::expire_late(id),
                     None => draft.send(want, DispatchCause::Idle),

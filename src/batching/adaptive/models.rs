@@ -30,11 +30,11 @@ pub(super) struct ClassModel {
     /// Estimator of the lead under a concurrency limit, which also refines the limit by one.
     pub(super) slots: SlotEstimator,
     /// `true` if the last dispatch took the last slot and left at least another batch of its size
-    /// in the line.
+    /// in the key queue.
     pub(super) backlog: bool,
     /// Value of `Adaptive::uses` at creation. Batches dispatched before it belong to an earlier
     /// model of the class.
-    pub(super) born: u64,
+    pub(super) created_use: u64,
     pub(super) plan: Option<Plan>,
     /// Instant at which the plan was installed, and the number of batches answered by then.
     pub(super) planned: Option<(Tick, u64)>,
@@ -43,8 +43,9 @@ pub(super) struct ClassModel {
     /// Latest dispatch instant among the requests that were answered.
     pub(super) answered_sent: Tick,
     /// Most items in one answered batch.
-    pub(super) worked: u32,
-    pub(super) used: u64,
+    pub(super) largest_answered: u32,
+    /// Value of `Adaptive::uses` at the last use, by which the oldest is evicted.
+    pub(super) last_use: u64,
 }
 
 /// Learned state of a merge key.
@@ -52,20 +53,21 @@ pub(super) struct ClassModel {
 pub(super) struct KeyModel {
     pub(super) arrivals: ArrivalEstimator,
     pub(super) class: Option<CostClassId>,
-    /// Reason for which the line was last held since its last batch.
+    /// Reason for which the key queue was last held since its last batch.
     pub(super) held: Option<HoldReason>,
     /// Number of requests in flight that carry calls of this key.
-    pub(super) out: u32,
-    pub(super) rejoin: CohortMerge,
-    pub(super) used: u64,
+    pub(super) requests_in_flight: u32,
+    pub(super) cohort_merge: CohortMerge,
+    /// Value of `Adaptive::uses` at the last use, by which the oldest is evicted.
+    pub(super) last_use: u64,
 }
 
 /// A batch in flight.
 #[derive(Debug, Clone)]
 pub(super) struct InFlight {
     pub(super) flight: SlotFlight,
-    /// `ClassModel::born` of the model that the batch counts for.
-    pub(super) born: u64,
+    /// `ClassModel::created_use` of the model that the batch counts for.
+    pub(super) created_use: u64,
     pub(super) mark: FlightRecord,
     pub(super) due: Tick,
     pub(super) predicted: u64,
@@ -98,7 +100,7 @@ pub(in super::super) struct Dispatch {
     pub(in super::super) left: u64,
     pub(in super::super) deadlines: DeadlineSpread,
     /// `true` if the batch retests a ceiling.
-    pub(in super::super) asks: bool,
+    pub(in super::super) is_retest: bool,
 }
 
 // === impl ClassModel ===
@@ -106,7 +108,7 @@ pub(in super::super) struct Dispatch {
 impl ClassModel {
     /// Creates the model of a class of which nothing is known. `known_batching`: the server is
     /// known to batch by itself.
-    pub(super) fn new(born: u64, known_batching: bool) -> Self {
+    pub(super) fn new(created_use: u64, known_batching: bool) -> Self {
         let mut flow = ConcurrencyLimiter::new();
         flow.pin_open(Tick(0), known_batching);
         Self {
@@ -115,14 +117,14 @@ impl ClassModel {
             flow,
             slots: SlotEstimator::new(),
             backlog: false,
-            born,
+            created_use,
             plan: None,
             planned: None,
             due: PlanSchedule::new(),
             batches: 0,
             answered_sent: Tick::default(),
-            worked: 1,
-            used: born,
+            largest_answered: 1,
+            last_use: created_use,
         }
     }
 

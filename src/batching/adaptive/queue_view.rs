@@ -1,4 +1,4 @@
-//! Views of one queue line for a decision: its head with the bounds on merging, and the batch that
+//! Views of one key queue for a decision: its head with the bounds on merging, and the batch that
 //! may leave.
 
 use std::time::Duration;
@@ -13,21 +13,21 @@ use super::super::select::BatchCaps;
 use super::super::tick::Tick;
 use super::decision::DecisionContext;
 
-/// A line of the queue that is being decided, and the bounds on merging its calls.
+/// A key queue that is being decided, and the bounds on merging its calls.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KeyContext<'a> {
     pub(super) ctx: DecisionContext<'a>,
     pub(super) key: KeyId,
-    /// The first call of the line.
+    /// The first call of the key queue.
     pub(super) head: &'a QueuedCall,
     /// Learned limits of the head's cost class.
     pub(super) class: Option<&'a ClassState>,
     pub(super) merge: MergeLimit,
-    /// `true` if several flows are queued in the line.
+    /// `true` if several flows are queued in the key queue.
     pub(super) is_mixed: bool,
 }
 
-/// A line of the queue with the values that a decision needs.
+/// A key queue with the values that a decision needs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QueueView<'a> {
     pub(super) ctx: DecisionContext<'a>,
@@ -45,7 +45,7 @@ pub(super) struct QueueView<'a> {
 // === impl KeyContext ===
 
 impl<'a> KeyContext<'a> {
-    /// Returns the cost class of the line.
+    /// Returns the cost class of the key queue.
     pub(super) const fn class_id(&self) -> CostClassId {
         self.head.call.cost_class
     }
@@ -56,7 +56,7 @@ impl<'a> KeyContext<'a> {
         self.head.call.alone || matches!(self.merge, MergeLimit::Alone(_) | MergeLimit::Deferred)
     }
 
-    /// Returns `true` if calls of the line are merged whether or not that was measured to pay.
+    /// Returns `true` if calls of the key queue are merged whether or not that was measured to pay.
     pub(super) fn merges_always(&self) -> bool {
         !self.is_unbatched() && self.ctx.limits.scope(self.head.call.scope).merges_always
     }
@@ -81,8 +81,8 @@ impl QueueView<'_> {
         self.urgent_calls().map(|queued| self.slack(queued)).min().unwrap_or(u64::MAX)
     }
 
-    /// Returns the maximum nanoseconds for which the line may be held: the calls of its next batch
-    /// must still be queued when it leaves.
+    /// Returns the maximum nanoseconds for which the key queue may be held: the calls of its next
+    /// batch must still be queued when it leaves.
     pub(super) fn hold_max(&self) -> u64 {
         self.first_deadline().map_or(u64::MAX, |deadline| deadline.0.saturating_sub(self.ctx.now.0))
     }
@@ -97,8 +97,8 @@ impl QueueView<'_> {
             CallOrder::Deadline => 0,
             CallOrder::ShortFirst => usize::try_from(self.cap).unwrap_or(usize::MAX),
         };
-        let line = self.ctx.queue.line(self.key);
-        std::iter::once(self.head).chain(line.take(behind))
+        let calls = self.ctx.queue.calls_of(self.key);
+        std::iter::once(self.head).chain(calls.take(behind))
     }
 
     /// Returns the time from the head's arrival to its deadline, if an SLO or the client set one.

@@ -39,7 +39,7 @@ pub struct OperatingPoint {
     /// Arrival rate λ, in thousandths of an item per second.
     pub rate_milli: u64,
     /// Most items in one answered batch.
-    pub worked: u32,
+    pub largest_answered: u32,
 }
 
 /// Age of a plan.
@@ -82,7 +82,7 @@ pub struct LearnedGauges {
 // === impl Adaptive ===
 
 impl Adaptive {
-    /// Records that a line is held. Counted once per batch and reason.
+    /// Records that a key queue is held. Counted once per batch and reason.
     pub(super) fn note_hold(&mut self, key: KeyId, hold: HoldReason) {
         if let Some(watched) = self.keys.get_mut(&key)
             && watched.held.replace(hold) != Some(hold)
@@ -166,7 +166,7 @@ impl Adaptive {
         let model = self.models.get(&class).filter(|model| model.cost.samples() > 0)?;
         let cost = &model.cost;
         // Beyond the sizes that were answered the curve is an extrapolation.
-        let best = most_efficient_size(cost, cap.min(model.worked).max(1));
+        let best = most_efficient_size(cost, cap.min(model.largest_answered).max(1));
         let rates = self.keys.iter().filter(|(_, watched)| watched.class == Some(class));
         Some(OperatingPoint {
             best_items: best,
@@ -176,7 +176,7 @@ impl Adaptive {
             lone_late_nanos: model.lone_nanos().map_or(0, |lone| cost.tail_time(lone)),
             last_nanos: cost.time(last.max(1)),
             rate_milli: rates.map(|(key, _)| self.rate(*key, now).0).fold(0, u64::saturating_add),
-            worked: model.worked,
+            largest_answered: model.largest_answered,
         })
     }
 

@@ -1,11 +1,12 @@
-//! Order in which lines are considered while several flows are queued: by the turns of their first
-//! flows.
+//! Order in which key queues are considered while several flows are queued: by the turns of their
+//! first flows.
 //!
-//! If the first call of a line would be late behind the batch of the first line, and can still be
-//! in time, that line goes before it, provided it is not ahead of its share by more than one batch.
-//! In an overload every first call is nearly late, and without this condition the other lines would
-//! never be served. The number of lines examined is bounded. Lines of a single flow are not handled
-//! here: they are considered by deadline, in the order of the queue.
+//! If the first call of a key queue would be late behind the batch of the first key queue, and can
+//! still be in time, that key queue goes before it, provided it is not ahead of its share by more
+//! than one batch. In an overload every first call is nearly late, and without this condition the
+//! other key queues would never be served. The number of key queues examined is bounded. Key queues
+//! of a single flow are not handled here: they are considered by deadline, in the order of the
+//! queue.
 
 use super::super::call::{DeadlineSource, KeyId};
 use super::super::priority::Rank;
@@ -15,12 +16,12 @@ use super::decision::DecisionContext;
 use super::fair_queueing::{self, FlowTurn, ServiceOrder};
 use super::state::Adaptive;
 
-/// Maximum number of lines examined for one decision: as many as items are queued by default, since
-/// calls that cannot be merged have lines of their own. If there are more, those with the earliest
-/// deadlines are examined.
-const LINES_MAX: usize = 2048;
+/// Maximum number of key queues examined for one decision: as many as items are queued by default,
+/// since calls that cannot be merged have key queues of their own. If there are more, those with
+/// the earliest deadlines are examined.
+const KEY_QUEUES_MAX: usize = 2048;
 
-/// Estimate for the batch that a line would send now.
+/// Estimate for the batch that a key queue would send now.
 struct BatchEstimate {
     /// Execution time of the batch, tail included.
     takes: u64,
@@ -33,15 +34,15 @@ struct BatchEstimate {
 // === impl Adaptive ===
 
 impl Adaptive {
-    /// Sorts the lines by turn.
+    /// Sorts the key queues by turn.
     pub(super) fn sort_by_turn<'a>(
         &self,
         ctx: DecisionContext<'_>,
-        lines: impl Iterator<Item = (KeyId, &'a QueuedCall)>,
+        heads: impl Iterator<Item = (KeyId, &'a QueuedCall)>,
         order: &mut ServiceOrder,
     ) {
         order.clear();
-        let turns = lines.take(LINES_MAX).filter_map(|(key, _)| Some((self.clocks.first_turn(ctx, key)?, key)));
+        let turns = heads.take(KEY_QUEUES_MAX).filter_map(|(key, _)| Some((self.clocks.first_turn(ctx, key)?, key)));
         order.extend(turns);
         order.sort_unstable();
         if let Some(at) = self.find_urgent(ctx, order) {
@@ -49,9 +50,9 @@ impl Adaptive {
         }
     }
 
-    /// Removes lines that hold only fillers while other lines exist. Fillers join other calls in
-    /// their own lines, and wait while others are held, each as long as it may. Returns the instant
-    /// at which the first of them has waited long enough, if a slot is free.
+    /// Removes key queues that hold only fillers while other key queues exist. Fillers join other
+    /// calls in their own key queues, and wait while others are held, each as long as it may.
+    /// Returns the instant at which the first of them has waited long enough, if a slot is free.
     pub(super) fn remove_fillers(&self, ctx: DecisionContext<'_>, order: &mut ServiceOrder) -> Option<Tick> {
         let fillers = order.partition_point(|(turn, _)| turn.rank != Rank::Filler);
         if fillers == 0 || fillers == order.len() {
@@ -74,7 +75,7 @@ impl Adaptive {
         first
     }
 
-    /// Returns the position of a line that must go before the first one.
+    /// Returns the position of a key queue that must go before the first one.
     fn find_urgent(&self, ctx: DecisionContext<'_>, order: &ServiceOrder) -> Option<usize> {
         let (first, key) = *order.first()?;
         let takes = self.estimate(ctx, key, first)?.takes;
@@ -85,7 +86,7 @@ impl Adaptive {
             let Some(deadline) = deadline else { return false };
             let Some(would) = self.estimate(ctx, *key, *turn) else { return false };
             let slack = deadline.at.0.saturating_sub(ctx.now.0);
-            // Late behind the first line's batch, in time alone, and near its share.
+            // Late behind the first key queue's batch, in time alone, and near its share.
             slack < takes.saturating_add(would.takes)
                 && slack >= would.first_call
                 && turn.start <= first.start.saturating_add(would.ahead)
@@ -97,7 +98,7 @@ impl Adaptive {
     fn estimate(&self, ctx: DecisionContext<'_>, key: KeyId, turn: FlowTurn) -> Option<BatchEstimate> {
         let call = &ctx.queue.get(turn.position.1)?.call;
         let model = self.models.get(&call.cost_class).filter(|model| model.cost.samples() > 0)?;
-        let cap = ctx.limits.scope(call.scope).batch_items_max.min(model.worked.saturating_mul(2)).max(1);
+        let cap = ctx.limits.scope(call.scope).batch_items_max.min(model.largest_answered.saturating_mul(2)).max(1);
         let items = fair_queueing::sizing_items(ctx, key).clamp(1, cap);
         let cost = &model.cost;
         Some(BatchEstimate {

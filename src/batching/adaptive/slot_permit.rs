@@ -13,22 +13,22 @@ use super::super::stats::HoldReason;
 use super::batch_draft::TestSubject;
 use super::decision::{Action, DispatchKind, KeyDecision};
 use super::fair_queueing;
-use super::lost_requests::SpareRoom;
+use super::lost_requests::ExtraPermit;
 use super::models::{ClassModel, in_flight_of, model_of};
 use super::queue_view::KeyContext;
 use super::state::Adaptive;
 
-/// The permit of a line, and the state of its class at that time.
+/// The permit of a key queue, and the state of its class at that time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SlotPermit {
     permit: Permit,
-    spare: SpareRoom,
+    extra: ExtraPermit,
     pub(super) subject: TestSubject,
     /// Items of the class that are queued.
     queued: u64,
     /// Requests of the class in flight.
     pub(super) in_flight: u32,
-    /// Limits of a batch of the line.
+    /// Limits of a batch of the key queue.
     pub(super) caps: BatchCaps,
 }
 
@@ -49,11 +49,11 @@ impl SlotPermit {
 impl Adaptive {
     /// Obtains the permit of the class's concurrency limiter, which decides whether anything may be
     /// sent, and how many items. At its limit, overdue requests may still leave room.
-    pub(super) fn obtain_permit(&mut self, line: &KeyContext<'_>) -> ControlFlow<KeyDecision, SlotPermit> {
-        let KeyContext { ctx, head, merge, .. } = *line;
-        let (class_id, unbatched) = (line.class_id(), line.is_unbatched());
+    pub(super) fn obtain_permit(&mut self, queue: &KeyContext<'_>) -> ControlFlow<KeyDecision, SlotPermit> {
+        let KeyContext { ctx, head, merge, .. } = *queue;
+        let (class_id, unbatched) = (queue.class_id(), queue.is_unbatched());
         self.ensure_model(class_id);
-        let has_second = !unbatched && ctx.queue.load_of_key(line.key).items > u64::from(head.call.items);
+        let has_second = !unbatched && ctx.queue.load_of_key(queue.key).items > u64::from(head.call.items);
         let queued = ctx.queue.held_by_class(class_id);
         let request = PermitRequest { now: ctx.now, unbatched, arrived: head.arrived, has_second, queued };
         let Some(model) = self.models.get_mut(&class_id) else { return ControlFlow::Break(KeyDecision::Skip) };
@@ -63,10 +63,10 @@ impl Adaptive {
         }
         model.flow.set_ordered(ctx.now, ctx.limits.ordered || self.mix.is_mixed(ctx.now));
         let permit = model.flow.permit(&request);
-        let spare = if permit == Permit::Full {
-            model.spare_room(in_flight_of(&self.flights, class_id), merge, ctx.now, self.mean_time)
+        let extra = if permit == Permit::Full {
+            model.extra_permit(in_flight_of(&self.flights, class_id), merge, ctx.now, self.mean_time)
         } else {
-            SpareRoom::None(None)
+            ExtraPermit::None(None)
         };
         if let Some(limit) = model.flow.limit() {
             model.slots.set_count(limit);
@@ -74,32 +74,32 @@ impl Adaptive {
         // A probe must not wait for anything. Holding is also pointless while overdue requests are
         // counted as lost, because no slot is about to free.
         let is_testing =
-            model.flow.is_testing(queued) || spare == SpareRoom::Lost || matches!(permit, Permit::Probe(_));
+            model.flow.is_testing(queued) || extra == ExtraPermit::ReplaceLost || matches!(permit, Permit::Probe(_));
         let subject = match () {
             () if model.flow.is_growing(queued) => TestSubject::BatchSize,
             () if is_testing => TestSubject::Limit,
             () => TestSubject::Nothing,
         };
         let is_padded = model.cost.base_kind() == CostMeasure::Padded;
-        let caps = BatchCaps::new(ctx.limits.scope(head.call.scope), line.class, is_padded);
+        let caps = BatchCaps::new(ctx.limits.scope(head.call.scope), queue.class, is_padded);
         let in_flight = model.flow.in_flight();
-        ControlFlow::Continue(SlotPermit { permit, spare, subject, queued, in_flight, caps })
+        ControlFlow::Continue(SlotPermit { permit, extra, subject, queued, in_flight, caps })
     }
 
     /// Returns the share of a permit, the upper bound on the items of the batch. Permits that fix
     /// the batch, and those that send or hold nothing, are final.
     pub(super) fn apply_permit(
         &mut self,
-        line: &KeyContext<'_>,
+        queue: &KeyContext<'_>,
         slot: &SlotPermit,
         use_lead: LeadStep,
     ) -> ControlFlow<KeyDecision, u32> {
-        let key = line.key;
+        let key = queue.key;
         match slot.permit {
-            Permit::Forward | Permit::Pair | Permit::Control if line.merges_always() => {
-                ControlFlow::Break(self.merge_or_forward(line, slot.caps))
+            Permit::Forward | Permit::Pair | Permit::Control if queue.merges_always() => {
+                ControlFlow::Break(self.merge_or_forward(queue, slot.caps))
             }
-            Permit::Forward => ControlFlow::Break(self.forward_call(line, slot.caps)),
+            Permit::Forward => ControlFlow::Break(self.forward_call(queue, slot.caps)),
             Permit::Pair => ControlFlow::Break(KeyDecision::Do(Action::Send {
                 key,
                 items: 2,
@@ -114,30 +114,34 @@ impl Adaptive {
             })),
             Permit::Hold(until) if self.in_flight() > 0 => {
                 self.note_hold(key, HoldReason::Gather);
-                let is_open = self.models.get(&line.class_id()).is_some_and(|model| model.flow.is_open());
+                let is_open = self.models.get(&queue.class_id()).is_some_and(|model| model.flow.is_open());
                 ControlFlow::Break(if is_open { KeyDecision::Hold(until) } else { KeyDecision::NoSlot(Some(until)) })
             }
             Permit::Hold(_) => ControlFlow::Continue(1),
             Permit::Share(items) | Permit::Probe(items) => ControlFlow::Continue(items),
-            Permit::Full => self.use_room_at_limit(line, slot, use_lead),
+            Permit::Full => self.use_room_at_limit(queue, slot, use_lead),
         }
     }
 
     /// Dispatches a call that shares no batch. If several flows are queued, the call whose turn it
     /// is leaves instead.
-    pub(super) fn send_lone_call(&mut self, line: &KeyContext<'_>, slot: &SlotPermit) -> ControlFlow<KeyDecision> {
-        if line.is_unbatched() {
-            return ControlFlow::Break(self.send_single(line, slot.caps, slot.kind()));
+    pub(super) fn send_unbatched_call(
+        &mut self,
+        queue: &KeyContext<'_>,
+        slot: &SlotPermit,
+    ) -> ControlFlow<KeyDecision> {
+        if queue.is_unbatched() {
+            return ControlFlow::Break(self.send_single(queue, slot.caps, slot.kind()));
         }
         ControlFlow::Continue(())
     }
 
     /// Forwards a call, unless its answer would be useless to its client.
-    pub(super) fn forward_call(&mut self, line: &KeyContext<'_>, caps: BatchCaps) -> KeyDecision {
-        let lone = self.models.get(&line.class_id()).and_then(ClassModel::lone_nanos);
-        match line.single_call(caps).head_late_for_client(lone) {
+    pub(super) fn forward_call(&mut self, queue: &KeyContext<'_>, caps: BatchCaps) -> KeyDecision {
+        let lone = self.models.get(&queue.class_id()).and_then(ClassModel::lone_nanos);
+        match queue.single_call(caps).head_late_for_client(lone) {
             Some(late) => KeyDecision::expire_late(late),
-            None => self.send_single(line, caps, DispatchKind::Forward),
+            None => self.send_single(queue, caps, DispatchKind::Forward),
         }
     }
 
@@ -145,55 +149,55 @@ impl Adaptive {
     /// shortly before another one returns. If all requests are overdue, one call is sent.
     fn use_room_at_limit(
         &mut self,
-        line: &KeyContext<'_>,
+        queue: &KeyContext<'_>,
         slot: &SlotPermit,
         use_lead: LeadStep,
     ) -> ControlFlow<KeyDecision, u32> {
-        let overdue = match slot.spare {
-            SpareRoom::OneCall => {
-                return ControlFlow::Break(self.send_single(line, slot.caps, DispatchKind::Batch));
+        let overdue = match slot.extra {
+            ExtraPermit::Probe => {
+                return ControlFlow::Break(self.send_single(queue, slot.caps, DispatchKind::Batch));
             }
-            SpareRoom::None(next) => next,
-            SpareRoom::Lost => None,
+            ExtraPermit::None(next) => next,
+            ExtraPermit::ReplaceLost => None,
         };
         let availability = match slot.subject {
-            _ if slot.spare == SpareRoom::Lost => SlotAvailability::Free,
-            TestSubject::Nothing => use_lead(self, line, slot),
+            _ if slot.extra == ExtraPermit::ReplaceLost => SlotAvailability::Free,
+            TestSubject::Nothing => use_lead(self, queue, slot),
             TestSubject::Limit | TestSubject::BatchSize => SlotAvailability::Busy,
         };
-        let model = model_of(&self.models, line.class_id())?;
+        let model = model_of(&self.models, queue.class_id())?;
         let at = match availability {
             SlotAvailability::Free => return ControlFlow::Continue(model.flow.lead_share(slot.queued)),
             SlotAvailability::At(at) => Some(at),
             SlotAvailability::Busy => None,
         };
-        self.note_hold(line.key, HoldReason::SlotBusy);
+        self.note_hold(queue.key, HoldReason::SlotBusy);
         ControlFlow::Break(KeyDecision::NoSlot(overdue.into_iter().chain(at).min()))
     }
 
     /// Returns whether a batch may leave shortly before a slot frees.
-    pub(super) fn use_lead(&mut self, line: &KeyContext<'_>, slot: &SlotPermit) -> SlotAvailability {
-        let Some(model) = self.models.get_mut(&line.class_id()) else { return SlotAvailability::Busy };
+    pub(super) fn use_lead(&mut self, queue: &KeyContext<'_>, slot: &SlotPermit) -> SlotAvailability {
+        let Some(model) = self.models.get_mut(&queue.class_id()) else { return SlotAvailability::Busy };
         let inputs = SlotInputs {
             in_flight: slot.in_flight,
-            earliest_due: model.earliest_due(in_flight_of(&self.flights, line.class_id())),
-            slots_max: line.ctx.limits.slots,
+            earliest_due: model.earliest_due(in_flight_of(&self.flights, queue.class_id())),
+            slots_max: queue.ctx.limits.slots,
             samples: u64::from(model.cost.samples()),
             mean_time: self.mean_time,
             backlog: model.backlog,
         };
-        model.slots.decide(line.ctx.now, inputs, &mut self.draw)
+        model.slots.decide(queue.ctx.now, inputs, &mut self.draw)
     }
 
     /// Dispatches a single call: the head, or the first call in fair order if several flows are
     /// queued.
-    fn send_single(&mut self, line: &KeyContext<'_>, caps: BatchCaps, kind: DispatchKind) -> KeyDecision {
-        let (key, cause) = (line.key, DispatchCause::Idle);
-        let in_turn = line.is_mixed && !line.head.call.alone;
-        let Some(model) = self.models.get(&line.class_id()).filter(|_| in_turn) else {
+    fn send_single(&mut self, queue: &KeyContext<'_>, caps: BatchCaps, kind: DispatchKind) -> KeyDecision {
+        let (key, cause) = (queue.key, DispatchCause::Idle);
+        let in_turn = queue.is_mixed && !queue.head.call.alone;
+        let Some(model) = self.models.get(&queue.class_id()).filter(|_| in_turn) else {
             return KeyDecision::Do(Action::Send { key, items: 1, cause, kind });
         };
-        let single = line.single_call(caps);
+        let single = queue.single_call(caps);
         fair_queueing::choose_fair(&single, &model.cost, &self.clocks, 1, &mut self.room, &mut self.chosen);
         KeyDecision::Do(Action::Chosen { key, cause, kind })
     }

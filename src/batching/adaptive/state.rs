@@ -21,7 +21,7 @@ use super::models::{ClassModel, InFlight, KeyModel, evict_oldest, in_flight_of};
 pub(super) const MEAN_TIME_FIRST: u64 = 5_000_000;
 /// Maximum number of merge keys evaluated for one decision. Fewer keys than this are usually queued
 /// at once.
-pub(super) const LINES_MAX: usize = 256;
+pub(super) const KEY_QUEUES_MAX: usize = 256;
 /// Maximum number of cost classes with a cost curve of their own.
 const MODELS_MAX: usize = 64;
 
@@ -52,7 +52,7 @@ pub(in super::super) struct Adaptive {
     pub(super) order: ServiceOrder,
     pub(super) room: TurnHeap,
     /// Keys that have been held beside a free slot since their last dispatch. Their next batch is
-    /// reported with `DispatchCause::Delay`. At most [`LINES_MAX`] entries.
+    /// reported with `DispatchCause::Delay`. At most [`KEY_QUEUES_MAX`] entries.
     pub(super) held: BTreeSet<KeyId>,
     pub(super) exploration: ExplorationBudget,
     /// Set if the size of the batch about to be dispatched was chosen for exploration.
@@ -112,12 +112,12 @@ impl Adaptive {
         }
     }
 
-    pub(in super::super) fn set_passthrough_max(&mut self, stand_aside_max: u32) {
-        self.admission.set_calls_max(stand_aside_max);
+    pub(in super::super) fn set_stand_aside_max(&mut self, stand_aside_max: u32) {
+        self.admission.set_stand_aside_max(stand_aside_max);
     }
 
-    /// Returns the number of requests that the learned limits for batches allow in flight, or 0 while
-    /// a class has none.
+    /// Returns the number of requests that the learned limits for batches allow in flight, or 0
+    /// while a class has none.
     pub(in super::super) fn slots(&self) -> u32 {
         let limits = self.models.values().map(|model| model.flow.batch_limit());
         limits.sum::<Option<u32>>().unwrap_or(0)
@@ -147,11 +147,11 @@ impl Adaptive {
     pub(super) fn ensure_model(&mut self, class: CostClassId) {
         self.uses += 1;
         if let Some(model) = self.models.get_mut(&class) {
-            model.used = self.uses;
+            model.last_use = self.uses;
             return;
         }
         if self.models.len() >= MODELS_MAX {
-            evict_oldest(&mut self.models, |model| model.used);
+            evict_oldest(&mut self.models, |model| model.last_use);
         }
         let mut model = ClassModel::new(self.uses, self.known_batching);
         if in_flight_of(&self.flights, class).next().is_some() {

@@ -64,8 +64,7 @@ struct CandidateSet<'a> {
     bounds: GroupBounds,
 }
 
-/// Bounds and prices that apply to every candidate batch of a line, which is the queue of one merge
-/// key.
+/// Bounds and prices that apply to every candidate batch of a key queue.
 #[derive(Debug, Clone, Copy)]
 struct GroupBounds {
     /// Slack of the second most urgent call: the earliest deadline that the batch of all other
@@ -84,23 +83,23 @@ struct GroupBounds {
 
 /// Returns the calls to send together, the most urgent first; empty if there are none to choose
 /// from. `mean_time`: the mean execution time in nanoseconds. `in_turn`: the calls of several flows
-/// in fair order, the first of which has its turn whatever its weight; empty if the line has a
+/// in fair order, the first of which has its turn whatever its weight; empty if the key queue has a
 /// single flow.
 pub(super) fn choose_group(
-    line: &QueueView<'_>,
+    view: &QueueView<'_>,
     cost: &CostModel,
     rate: ArrivalRate,
     mean_time: u64,
     in_turn: &[CallId],
 ) -> Vec<CallId> {
-    let calls = candidates(line, in_turn);
+    let calls = candidates(view, in_turn);
     let bounds = GroupBounds {
         second_slack: calls.get(1).map_or(u64::MAX, |second| second.slack),
         // `items_within` returns thousandths of an item.
         arriving_items: to_f64(rate.items_within(mean_time)) / 1000.0,
-        cap: line.cap,
-        caps: line.caps,
-        shed: !line.is_infeasible(cost),
+        cap: view.cap,
+        caps: view.caps,
+        shed: !view.is_infeasible(cost),
     };
     let mut by_weight: Vec<usize> = (0..calls.len()).collect();
     by_weight.sort_unstable_by_key(|place| (calls[*place].weight.max, *place));
@@ -148,16 +147,16 @@ fn most_valuable(runs: &[(WeightRun, usize)]) -> Option<(WeightRun, usize)> {
     runs.iter().copied().reduce(|best, other| if value(&other) > value(&best) { other } else { best })
 }
 
-/// Returns the calls to choose from: those in fair order, or the line by deadline.
-fn candidates(line: &QueueView<'_>, in_turn: &[CallId]) -> Vec<Candidate> {
-    let queue = line.ctx.queue;
+/// Returns the calls to choose from: those in fair order, or the key queue by deadline.
+fn candidates(view: &QueueView<'_>, in_turn: &[CallId]) -> Vec<Candidate> {
+    let queue = view.ctx.queue;
     let to_candidate = |(place, queued): (usize, &QueuedCall)| {
-        let slack = line.slack(queued).saturating_sub(line.wait);
+        let slack = view.slack(queued).saturating_sub(view.wait);
         let (id, items, weight) = (queued.call.id, queued.call.items, queued.call.weight);
         Candidate { id, place, items, weight, class: quarter_octave(weight.max), slack }
     };
     if in_turn.is_empty() {
-        queue.line(line.key).take(LOOK_MAX).enumerate().map(to_candidate).collect()
+        queue.calls_of(view.key).take(LOOK_MAX).enumerate().map(to_candidate).collect()
     } else {
         in_turn.iter().filter_map(|id| queue.get(*id)).take(LOOK_MAX).enumerate().map(to_candidate).collect()
     }

@@ -137,7 +137,7 @@ impl Batcher {
 
     pub(super) fn expire_call(&mut self, now: Tick, id: CallId, reason: ExpiryReason) -> Decision {
         if let Some(queued) = self.queue.remove(id).or_else(|| self.late.queue.remove(id)) {
-            self.adaptive.expired(now, &queued);
+            self.adaptive.on_expiry(now, &queued);
             self.tallies.on_expiry(queued.call.cost_class, reason, queued.call.items);
         }
         Decision::Expire { id, reason }

@@ -1,7 +1,7 @@
 //! Dispatch: forms the next batch, removes its calls from the queue, and records it.
 //!
-//! The conditions under which a line may leave and the calls of it that fit together are in
-//! `select`, the line that leaves next in `policy`, the choices of the adaptive policy in
+//! The conditions under which a key queue may leave and the calls of it that fit together are in
+//! `select`, the key queue that leaves next in `policy`, the choices of the adaptive policy in
 //! `adaptive`.
 
 use std::time::Duration;
@@ -21,7 +21,7 @@ use super::Batcher;
 use super::in_flight::InFlightBatch;
 use super::selected_batch::{MemberChoice, SelectedBatch, TakenCalls};
 
-/// Maximum number of lines scanned for calls of other keys that wait beside a batch.
+/// Maximum number of key queues scanned for calls of other keys that wait beside a batch.
 const BESIDE_MAX: usize = 16;
 
 /// Maximum number of remaining calls examined to find whether weight kept them out: a few batches'
@@ -31,7 +31,7 @@ const LEFT_MAX: usize = 64;
 // === impl Batcher ===
 
 impl Batcher {
-    /// Dispatches a batch of this line. Returns `None` if no call of it can leave.
+    /// Dispatches a batch of this key queue. Returns `None` if no call of it can leave.
     ///
     /// The steps are selection, removal from the queue, and the records of the batch: for merging,
     /// as a batch in flight, in the learned state, and in the statistics.
@@ -55,7 +55,7 @@ impl Batcher {
         let cause = self.true_cause(&batch, cause, trial);
         self.count_dispatch(now, &batch, &taken, cause);
         let (cost_class, members) = (batch.cost_class, taken.members);
-        let Selection { items, weight, bytes, lone, .. } = batch.choice;
+        let Selection { items, weight, bytes, unbatched_reason, .. } = batch.choice;
         let own_connection = self.is_adaptive() && self.adaptive.has_own_connection(id);
         Some(Decision::Dispatch(Batch {
             id,
@@ -66,7 +66,7 @@ impl Batcher {
             weight,
             bytes,
             cause,
-            lone,
+            unbatched_reason,
             own_connection,
             predicted,
         }))
@@ -80,13 +80,13 @@ impl Batcher {
         members: MemberChoice,
         kind: DispatchKind,
     ) -> Option<SelectedBatch> {
-        let head = &self.queue.line(key).next()?.call;
+        let head = &self.queue.calls_of(key).next()?.call;
         let (cost_class, scope, tenant, shareable) = (head.cost_class, head.scope, head.tenant, !head.alone);
         let (replayable, together) = (head.replayable, self.merge_bound(head));
         let members = self.shorten_late_batch(key, members);
         let caps = self.caps(cost_class, scope);
         let cut = match members {
-            MemberChoice::Front(want) => select_members(self.view(), self.queue.line(key), together, caps, want)?,
+            MemberChoice::Front(want) => select_members(self.view(), self.queue.calls_of(key), together, caps, want)?,
             MemberChoice::Chosen => {
                 let chosen = self.adaptive.chosen().iter().filter_map(|id| self.queue.get(*id));
                 select_members(self.view(), chosen, together, caps, None)?
@@ -98,7 +98,7 @@ impl Batcher {
         };
         let may_gain = self.limits.scope(scope).merges_always;
         if kind == DispatchKind::Forward && !may_gain && self.adaptive.finds_no_gain(cost_class) {
-            choice.lone = choice.lone.or(Some(UnbatchedReason::NoGain));
+            choice.unbatched_reason = choice.unbatched_reason.or(Some(UnbatchedReason::NoGain));
         }
         Some(SelectedBatch {
             key,
@@ -191,13 +191,14 @@ impl Batcher {
             calls: u32::try_from(taken.members.len()).unwrap_or(u32::MAX),
             first: taken.first,
             last: taken.last,
-            unbatched: !batch.shareable || batch.choice.lone.is_some_and(|lone| lone != UnbatchedReason::NoGain),
+            unbatched: !batch.shareable
+                || batch.choice.unbatched_reason.is_some_and(|reason| reason != UnbatchedReason::NoGain),
             queued: self.held_by_class(batch.cost_class),
             left: self.queue.load_of_key(batch.key).items,
             deadlines: taken.deadlines,
-            asks: batch.retest.is_some(),
+            is_retest: batch.retest.is_some(),
         };
-        self.adaptive.sent(now, id, leaving).map(Duration::from_nanos)
+        self.adaptive.on_dispatch(now, id, leaving).map(Duration::from_nanos)
     }
 
     /// Returns the cause to report. The limit that cut a batch short is its cause. A drain is the
@@ -216,11 +217,12 @@ impl Batcher {
         }
     }
 
-    /// Returns `true` if calls remain in the line and weight kept each of them out of a batch like
-    /// this one. Among chosen calls no single one marks the end of the batch, so all are checked.
+    /// Returns `true` if calls remain in the key queue and weight kept each of them out of a batch
+    /// like this one. Among chosen calls no single one marks the end of the batch, so all are
+    /// checked.
     fn is_cut_by_weight(&self, batch: &SelectedBatch) -> bool {
         let (own, caps) = (batch.weight(), batch.caps);
-        let left = || self.queue.line(batch.key).take(LEFT_MAX).map(|queued| &queued.call);
+        let left = || self.queue.calls_of(batch.key).take(LEFT_MAX).map(|queued| &queued.call);
         let joins = |call: &Call| {
             let more = batch.choice.items.saturating_add(call.items);
             let sum = own.sum.saturating_add(call.weight.sum);
@@ -239,13 +241,13 @@ impl Batcher {
             now,
             class: batch.cost_class,
             cause,
-            lone: batch.choice.lone,
+            unbatched_reason: batch.choice.unbatched_reason,
             unbatched: !batch.shareable,
             calls: taken.members.len(),
             items,
             items_max: self.limits.scope(batch.scope).batch_items_max,
             beside: self.in_flight.len() > 1,
-            apart: items < batch.caps.items && self.queue.lines().take(BESIDE_MAX).any(other),
+            apart: items < batch.caps.items && self.queue.heads().take(BESIDE_MAX).any(other),
             waited: taken.waited,
             slo: taken.slo,
         });

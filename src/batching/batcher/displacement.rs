@@ -1,9 +1,9 @@
 //! Displacement: in a full queue, some calls make room for another, the last ones first.
 //!
 //! Late calls make room for every call that can be in time. Calls of lower priority classes make
-//! room for a class that holds less than its share of the queue, which is divided by weight like the
-//! time of the upstream: otherwise a flood of a class that may wait has an urgent call refused. The
-//! class that exceeds its own share the most loses its last call, so that no class starves.
+//! room for a class that holds less than its share of the queue, which is divided by weight like
+//! the time of the upstream: otherwise a flood of a class that may wait has an urgent call refused.
+//! The class that exceeds its own share the most loses its last call, so that no class starves.
 
 use std::collections::BTreeMap;
 
@@ -86,13 +86,13 @@ impl Batcher {
 
     fn displace(&mut self, id: CallId) {
         let Some(queued) = self.late.queue.remove(id).or_else(|| self.queue.remove(id)) else { return };
-        self.adaptive.expired(self.now, &queued);
+        self.adaptive.on_expiry(self.now, &queued);
         self.tallies.on_expiry(queued.call.cost_class, ExpiryReason::QueueFull, queued.call.items);
         self.displaced.0.push(id);
     }
 
-    /// Returns the classes whose calls make room for a call, with what they hold: lower ones, the one
-    /// that exceeds its share the most first. None if the class of the call holds its share.
+    /// Returns the classes whose calls make room for a call, with what they hold: lower ones, the
+    /// one that exceeds its share the most first. None if the class of the call holds its share.
     fn lower_classes(&self, call: &Call, reason: RejectionReason) -> Vec<(PriorityId, Load)> {
         let (limits, class) = (&self.limits, self.limits.priority(call.priority));
         let share = |max: u64| limits.class_share(class, max);

@@ -1,9 +1,9 @@
 //! Division of a call that is larger than the server accepts, or than the policy allows, into parts
 //! that are queued like calls of their own. The items themselves are divided outside the core.
 //!
-//! A call is divided only where the limit is certain, because a server that accepts it whole answers
-//! it sooner: the server published the limit, named it in a refusal or ran out of memory, or the
-//! policy states it. A default of the policy states nothing.
+//! A call is divided only where the limit is certain, because a server that accepts it whole
+//! answers it sooner: the server published the limit, named it in a refusal or ran out of memory,
+//! or the policy states it. A default of the policy states nothing.
 
 use super::super::call::Call;
 use super::super::ceiling::{BatchExtent, SizeMeasure};

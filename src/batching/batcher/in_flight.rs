@@ -74,8 +74,8 @@ impl Batcher {
         self.end_batch(now, batch, observed, None);
     }
 
-    /// Records the end of an execution whose response was a stream of generated tokens, and frees its
-    /// slot. `tokens`: those of all streams of its class so far.
+    /// Records the end of an execution whose response was a stream of generated tokens, and frees
+    /// its slot. `tokens`: those of all streams of its class so far.
     pub fn complete_stream(&mut self, now: Tick, batch: BatchId, observed: Observation, tokens: u64) {
         self.end_batch(now, batch, observed, Some(tokens));
     }
@@ -85,7 +85,7 @@ impl Batcher {
         let Some(in_flight) = self.in_flight.remove(&batch) else { return };
         let class = in_flight.cost_class;
         let here = (self.held_by_class(class), self.caps(class, in_flight.scope).items);
-        let changed = self.adaptive.returned(now, batch, (&observed, tokens), here);
+        let changed = self.adaptive.on_completion(now, batch, (&observed, tokens), here);
         if changed && matches!(self.limits.policy, DispatchPolicy::Adaptive { .. }) {
             self.classes.on_server_change(now, in_flight.cost_class);
         }

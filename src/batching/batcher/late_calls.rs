@@ -126,7 +126,7 @@ impl Batcher {
         let uses = |(key, head): (KeyId, &QueuedCall)| {
             self.has_free_scope_slot(head.call.scope) && self.paused_until(key).is_none()
         };
-        !self.late.queue.is_empty() && (self.late.is_owed() || !self.queue.lines().any(uses))
+        !self.late.queue.is_empty() && (self.late.is_owed() || !self.queue.heads().any(uses))
     }
 
     /// Returns the decision of `next` for late calls. The two queues are swapped for it.
@@ -155,7 +155,7 @@ impl Batcher {
         let Some(most) = self.late.batch_nanos_max else { return members };
         match members {
             MemberChoice::Front(want) => {
-                let calls = self.queue.line(key).map(|queued| &queued.call);
+                let calls = self.queue.calls_of(key).map(|queued| &queued.call);
                 let items = self.adaptive.items_within(calls, most, LONE_HALVES);
                 MemberChoice::Front(Some(want.map_or(items, |want| want.min(items))))
             }

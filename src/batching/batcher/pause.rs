@@ -1,8 +1,8 @@
 //! Merge keys that the upstream paused with the `Retry-After` of a 429 or 503.
 //!
-//! A pause applies to a merge key with all its length buckets, not to the upstream. The key includes
-//! the identity of the client, so a rate limit of one client pauses no other. If all clients share one key, the pause
-//! applies to the whole upstream. A drain ignores pauses.
+//! A pause applies to a merge key with all its length buckets, not to the upstream. The key
+//! includes the identity of the client, so a rate limit of one client pauses no other. If all
+//! clients share one key, the pause applies to the whole upstream. A drain ignores pauses.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Selection of the line that leaves next, under a fixed policy or the adaptive one.
+//! Selection of the key queue that leaves next, under a fixed policy or the adaptive one.
 
 use super::super::adaptive::{Action, DecisionContext};
 use super::super::batch::{Decision, DispatchCause};
@@ -11,15 +11,15 @@ use super::selected_batch::MemberChoice;
 // === impl Batcher ===
 
 impl Batcher {
-    /// Returns the first line, by the arrival of its head, that may leave now. A line that is held
-    /// does not keep the others from leaving.
+    /// Returns the first key queue, by the arrival of its head, that may leave now. A key queue
+    /// that is held does not keep the others from leaving.
     pub(super) fn pick(&self, now: Tick) -> Option<(KeyId, DispatchCause)> {
         if !self.has_free_slot() {
             return None;
         }
         debug_assert_eq!(now, self.now);
-        let lines = self.queue.lines().filter(|(_, head)| self.has_free_scope_slot(head.call.scope));
-        lines.filter(|(key, _)| self.paused_until(*key).is_none()).find_map(|(key, head)| {
+        let heads = self.queue.heads().filter(|(_, head)| self.has_free_scope_slot(head.call.scope));
+        heads.filter(|(key, _)| self.paused_until(*key).is_none()).find_map(|(key, head)| {
             match self.ready(&self.queue, key, head) {
                 Readiness::Now(cause) => Some((key, cause)),
                 Readiness::At(_) => None,
@@ -52,8 +52,8 @@ impl Batcher {
         let scope_is_free =
             |scope: ScopeId| scopes.get(&scope).copied().unwrap_or(0) < self.limits.scope(scope).slots_max;
         let (paused, draining) = (&self.paused, self.draining);
-        let lines = self.queue.lines().filter(|(_, head)| scope_is_free(head.call.scope));
-        let lines = lines.filter(|(key, _)| draining || paused.until(now, *key).is_none());
-        self.adaptive.next(ctx, lines, &self.classes, self.steps)
+        let heads = self.queue.heads().filter(|(_, head)| scope_is_free(head.call.scope));
+        let heads = heads.filter(|(key, _)| draining || paused.until(now, *key).is_none());
+        self.adaptive.next(ctx, heads, &self.classes, self.steps)
     }
 }

@@ -19,7 +19,7 @@ use super::selected_batch::MemberChoice;
 // === impl Batcher ===
 
 impl Batcher {
-    /// Returns the limits of a line's batches.
+    /// Returns the limits of a key queue's batches.
     pub(super) fn caps(&self, class: CostClassId, scope: super::ScopeId) -> BatchCaps {
         BatchCaps::new(self.limits.scope(scope), self.classes.get(class), self.is_padded(class))
     }
@@ -40,7 +40,8 @@ impl Batcher {
         kind: DispatchKind,
         cut: &Selection,
     ) -> Option<(Selection, SizeMeasure)> {
-        if self.draining || cut.lone.is_some() || !matches!(kind, DispatchKind::Batch | DispatchKind::Plain) {
+        if self.draining || cut.unbatched_reason.is_some() || !matches!(kind, DispatchKind::Batch | DispatchKind::Plain)
+        {
             return None;
         }
         let head = self.queue.get(*cut.ids.first()?)?;
@@ -61,12 +62,14 @@ impl Batcher {
         // A ceiling on weight ends the batch by weight, whatever number of items was requested.
         let want = |most: Option<u32>| most.filter(|_| bounded == SizeMeasure::Items).map(|_| caps.items);
         let larger = match members {
-            MemberChoice::Front(most) => select_members(self.view(), self.queue.line(key), together, caps, want(most)),
+            MemberChoice::Front(most) => {
+                select_members(self.view(), self.queue.calls_of(key), together, caps, want(most))
+            }
             MemberChoice::Chosen => {
-                // The chosen calls are followed by the others of the line.
+                // The chosen calls are followed by the others of the key queue.
                 let chosen = self.adaptive.chosen();
                 let first = chosen.iter().filter_map(|id| self.queue.get(*id));
-                let others = self.queue.line(key).filter(|queued| !chosen.contains(&queued.call.id));
+                let others = self.queue.calls_of(key).filter(|queued| !chosen.contains(&queued.call.id));
                 select_members(self.view(), first.chain(others), together, caps, None)
             }
         }?;
@@ -88,7 +91,7 @@ impl Batcher {
         }
         let whole = |head: &QueuedCall| {
             let (class, scope) = (head.call.cost_class, head.call.scope);
-            select_members(self.view(), self.queue.line(key), MergeLimit::Free, self.caps(class, scope), None)
+            select_members(self.view(), self.queue.calls_of(key), MergeLimit::Free, self.caps(class, scope), None)
         };
         cut.bound == Some(super::DispatchCause::Weight)
             || matches!(members, MemberChoice::Front(Some(_)))

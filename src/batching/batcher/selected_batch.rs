@@ -14,7 +14,7 @@ use super::super::tick::Tick;
 /// Calls from which the members of a batch are selected.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum MemberChoice {
-    /// The front of the line, up to this many items if a number is given.
+    /// The front of the key queue, up to this many items if a number is given.
     Front(Option<u32>),
     /// The calls that the adaptive policy chose.
     Chosen,

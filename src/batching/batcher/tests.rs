@@ -187,7 +187,7 @@ fn a_client_batch_over_the_limit_goes_alone() {
     batcher.enqueue(ms(0), Call { items: 10, ..call(1) }).unwrap();
     batcher.enqueue(ms(0), call(2)).unwrap();
     let batch = dispatched(&mut batcher, ms(0));
-    assert_eq!((ids(&batch), batch.lone), (vec![1], Some(UnbatchedReason::ClientBatchFull)));
+    assert_eq!((ids(&batch), batch.unbatched_reason), (vec![1], Some(UnbatchedReason::ClientBatchFull)));
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn after_a_mismatch_its_cost_class_goes_alone_for_a_while() {
     }
     batcher.complete(ms(1), batch.id, Observation { outcome: BatchOutcome::Mismatched, ..ok(MS) });
     let unbatched = dispatched(&mut batcher, ms(1));
-    assert_eq!((ids(&unbatched), unbatched.lone), (vec![2], Some(UnbatchedReason::Quarantined)));
+    assert_eq!((ids(&unbatched), unbatched.unbatched_reason), (vec![2], Some(UnbatchedReason::Quarantined)));
     batcher.complete(ms(12), unbatched.id, ok(MS));
     assert_eq!(ids(&dispatched(&mut batcher, ms(12))), [3, 4, 5], "merging resumes when it is over");
 }

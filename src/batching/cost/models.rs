@@ -8,7 +8,7 @@
 use super::super::math::ln;
 use super::NANOS_MIN;
 use super::batch_load::{BatchLoad, TypicalLoad};
-use super::reservoir::{CostReading, Reservoir};
+use super::sample_window::{CostReading, CostSampleWindow};
 
 /// Strength of the ridge regularization, in samples like the first.
 const RIDGE: f64 = 0.02;
@@ -153,7 +153,7 @@ impl LinearModels {
 
     /// Fits all models to the samples. `first` is the time of the first sample: without other data,
     /// half of it is the cost of a batch and half the cost of an item.
-    pub(super) fn fit(&mut self, samples: &Reservoir, typical: &TypicalLoad, first: f64) {
+    pub(super) fn fit(&mut self, samples: &CostSampleWindow, typical: &TypicalLoad, first: f64) {
         let [mut padded, mut ragged] =
             [NormalEquations::ridge(first, typical.load(1).max), NormalEquations::ridge(first, typical.mean())];
         for reading in samples.iter() {

@@ -60,8 +60,8 @@ impl BurstTest {
         *self = Self::default();
     }
 
-    /// Records an answer, after which `left` calls are in flight. Returns the knee once enough bursts
-    /// show one.
+    /// Records an answer, after which `left` calls are in flight. Returns the knee once enough
+    /// bursts show one.
     pub(super) fn observe(&mut self, now: Tick, left: u32) -> Option<Knee> {
         let burst = self.burst.as_mut()?;
         burst.push(now);

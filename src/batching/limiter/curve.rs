@@ -150,9 +150,9 @@ impl LoadCurve {
         self.completions.clear();
     }
 
-    /// Records the latency of a lone call, with the requests in flight at its dispatch and their mean
-    /// number until its completion, itself included. Returns the change of the server if this sample
-    /// shows one; the cells are reset then.
+    /// Records the latency of a lone call, with the requests in flight at its dispatch and their
+    /// mean number until its completion, itself included. Returns the change of the server if this
+    /// sample shows one; the cells are reset then.
     pub(super) fn observe(&mut self, (beside, mean): (u32, f64), latency: f64) -> Option<ServerChange> {
         let index = usize::try_from(beside.max(1).ilog2()).unwrap_or(0).min(CELLS - 1);
         let (cell, beside) = (&mut self.cells[index], f64::from(beside.max(1)));

@@ -20,9 +20,10 @@ use super::level::nanos_between;
 use super::request::FlightRecord;
 use super::{ConcurrencyLimiter, OpenReason, after_nanos};
 
-/// Factor on the knee for the limit: the knee is an estimate, and a server that shares its processor
-/// among requests has none (measured on simulated rows). At least one call more covers the time
-/// between an answer and the next call, during which a server with one worker would be idle.
+/// Factor on the knee for the limit: the knee is an estimate, and a server that shares its
+/// processor among requests has none (measured on simulated rows). At least one call more covers
+/// the time between an answer and the next call, during which a server with one worker would be
+/// idle.
 const MARGIN: f64 = 2.0;
 /// Number of answers in a mean latency: with a deviation of a fifth from call to call, the mean is
 /// known to 4 %.
@@ -257,7 +258,8 @@ impl ConcurrencyLimiter {
     }
 
     /// Records for how long an answer streamed. Its call counts in flight until the last byte, but
-    /// its latency is that of the first one, so neither a rate nor a limit follows from the latency.
+    /// its latency is that of the first one, so neither a rate nor a limit follows from the
+    /// latency.
     pub(super) fn observe_stream(&mut self, now: Tick, sent: Tick, latency: f64) {
         let in_flight = nanos_between(sent, now);
         let StreamOccupancy { in_flight: mean, first_byte } = &mut self.occupancy;

@@ -1,9 +1,9 @@
 //! Pairs while open: two calls in four hundred are sent together, to measure the cost of a batch.
 //!
 //! A batch has a connection of its own, which a busy server may take long to accept: an event loop
-//! with a queue accepts it in one round and reads it in the next, so that it takes twice the time of
-//! a call over a connection that is open. A control, one call with such a connection, shows how much
-//! of the latency of a pair that is.
+//! with a queue accepts it in one round and reads it in the next, so that it takes twice the time
+//! of a call over a connection that is open. A control, one call with such a connection, shows how
+//! much of the latency of a pair that is.
 
 use super::super::tick::Tick;
 use super::permit::{Permit, PermitRequest};

@@ -1,24 +1,24 @@
-//! Permits: the decision of the limiter about the items that a line may send now.
+//! Permits: the decision of the limiter about the items that a key queue may send now.
 
 use super::super::math::to_f64;
 use super::super::tick::Tick;
 use super::{ConcurrencyLimiter, count};
 
-/// A line that requests a permit.
+/// A key queue that requests a permit.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct PermitRequest {
     pub(in super::super) now: Tick,
     /// `true` if the first call may not be merged.
     pub(in super::super) unbatched: bool,
-    /// Arrival of the line's first call.
+    /// Arrival of the key queue's first call.
     pub(in super::super) arrived: Tick,
-    /// `true` if a second call of the line may join the first.
+    /// `true` if a second call of the key queue may join the first.
     pub(in super::super) has_second: bool,
     /// Items of the class that are queued.
     pub(in super::super) queued: u64,
 }
 
-/// Permission of a line to send.
+/// Permission of a key queue to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Permit {
     /// Forward one call now.
@@ -40,7 +40,7 @@ pub(in super::super) enum Permit {
 // === impl ConcurrencyLimiter ===
 
 impl ConcurrencyLimiter {
-    /// Returns the permit for a line of the class.
+    /// Returns the permit for a key queue of the class.
     pub(in super::super) fn permit(&mut self, ask: &PermitRequest) -> Permit {
         self.now = self.now.max(ask.now);
         // A released queue leaves in order, a few requests at a time.

@@ -22,7 +22,8 @@ pub enum OpenReason {
     RoomFound,
     /// Fewer requests at once were not answered sooner.
     NoQueue,
-    /// Calls queue inside the server, or batches are refused, but none of the calls could be merged.
+    /// Calls queue inside the server, or batches are refused, but none of the calls could be
+    /// merged.
     NothingToMerge,
     /// The server reports that it batches by itself.
     ServerBatches,

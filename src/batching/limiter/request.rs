@@ -130,7 +130,8 @@ impl Completion {
         Self { first_byte: first_byte.map(|time| to_f64(nanos(time))), ..self }
     }
 
-    /// Adds the tokens of all streams of the class so far, for an answer that was generated and streamed.
+    /// Adds the tokens of all streams of the class so far, for an answer that was generated and
+    /// streamed.
     pub(in super::super) fn with_tokens(self, tokens: Option<u64>) -> Self {
         Self { tokens, ..self }
     }

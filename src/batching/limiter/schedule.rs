@@ -1,4 +1,7 @@
 //! Schedule of the limiter's tests.
+//!
+//! A test delays calls or adds load to the server. After one that found nothing, the next of its
+//! kind therefore follows after a longer rest.
 
 use super::super::tick::Tick;
 use super::after_nanos;

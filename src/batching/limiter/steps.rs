@@ -1,4 +1,8 @@
 //! Steps of the limit: trials that are due, and the limit that results from one.
+//!
+//! The load curve is measured with unbatched calls. Whether merged calls gain from another limit
+//! shows only in their sojourn times, so the limit is moved in steps, and each step is compared
+//! with the time before.
 
 use super::super::tick::Tick;
 use super::growth::BatchCap;
@@ -88,8 +92,8 @@ impl ConcurrencyLimiter {
         let total = self.items_here(done.queued);
         let flights = limit.unwrap_or(f64::from(self.flights));
         let grown = !self.is_growing(done.queued);
-        // One trial is made after a change of the server. Otherwise pairs have to be cheap, which find
-        // no partner if few calls are in flight.
+        // One trial is made after a change of the server. Otherwise pairs have to be cheap, which
+        // find no partner if few calls are in flight.
         let paired = self.pairs.count >= 1 && self.pairs.cost < PAIR_COST_MAX;
         let warranted = self.slower || self.merged_flights >= OPEN_MIN && paired;
         if !grown || flights < 2.0 || limit.is_none() && !warranted {

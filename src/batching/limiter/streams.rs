@@ -1,13 +1,15 @@
 //! A limit for calls whose answers are generated token by token and streamed.
 //!
 //! An engine for text runs as many calls at once as its memory holds, and each of its steps gives
-//! every running call a token. More calls wait in the engine, in its own order. The latency of a call
-//! depends mostly on the length of its answer, so a load curve shows nothing. Two other measures do:
+//! every running call a token. More calls wait in the engine, in its own order. The latency of a
+//! call depends mostly on the length of its answer, so a load curve shows nothing. Two other
+//! measures do:
 //!
 //! - By Little's law, the time to the first token beyond that of a call that does not wait,
 //!   times the rate of answers, is the number of calls that wait in the engine (TCP Vegas estimates
 //!   the queue of a link in this way).
-//! - The rate of the tokens of all streams of a class shows whether the engine does as much as before.
+//! - The rate of the tokens of all streams of a class shows whether the engine does as much as
+//!   before.
 //!
 //! While calls wait in the engine, the limit is lowered by bisection to the least one at which the
 //! rate of tokens stays. It is raised from time to time, because the engine may have room for more.
@@ -20,11 +22,11 @@ use super::ordering::OrderingTest;
 use super::request::FlightRecord;
 use super::{ConcurrencyLimiter, OpenReason, after_nanos};
 
-/// Number of answers in a measurement: their mean time to the first token is known to an eighth if its
-/// deviation from call to call is a half.
+/// Number of answers in a measurement: their mean time to the first token is known to an eighth if
+/// its deviation from call to call is a half.
 const ANSWERS: u32 = 16;
-/// Number of calls waiting in the engine from which a limit is looked for, in calls and as a part of
-/// those in flight. Longer prompts wait longer too, so that small numbers show nothing.
+/// Number of calls waiting in the engine from which a limit is looked for, in calls and as a part
+/// of those in flight. Longer prompts wait longer too, so that small numbers show nothing.
 const QUEUE: (f64, f64) = (4.0, 0.25);
 /// The same for a search that has begun: fewer are left in the engine, so that it always has a call
 /// to go on with.
@@ -36,8 +38,8 @@ const RATE_KEPT: f64 = 0.95;
 const STEP: f64 = 0.25;
 /// Difference between the limits of a bisection at which it ends, as a part of the limit.
 const CLOSE: f64 = 0.1;
-/// Part by which a limit is raised to look for room, and the minimum gain in the rate of tokens. The
-/// part doubles with each gain, up to a maximum.
+/// Part by which a limit is raised to look for room, and the minimum gain in the rate of tokens.
+/// The part doubles with each gain, up to a maximum.
 const RAISE: (f64, f64) = (0.125, 1.03);
 const RAISE_MAX: f64 = 1.0;
 /// Time to the first token from which the engine has room, as a part of the time before.
@@ -282,8 +284,8 @@ impl ConcurrencyLimiter {
         self.streams.limit().is_some()
     }
 
-    /// Records the end of a stream of generated tokens: the time to its first one, and the tokens of
-    /// all streams so far.
+    /// Records the end of a stream of generated tokens: the time to its first one, and the tokens
+    /// of all streams so far.
     pub(super) fn observe_generated(
         &mut self,
         now: Tick,

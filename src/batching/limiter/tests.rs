@@ -40,8 +40,8 @@ struct ClosedLoop {
     /// Number of first calls that arrive in any order, as over connections that are opened side by
     /// side.
     mixed: u64,
-    /// Set for an event loop: it accepts a connection in one round of the calls that wait, and reads
-    /// from it in the next.
+    /// Set for an event loop: it accepts a connection in one round of the calls that wait, and
+    /// reads from it in the next.
     event_loop: bool,
     queue: Vec<u64>,
     waiting: Vec<Request>,

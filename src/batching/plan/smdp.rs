@@ -3,7 +3,9 @@
 //! State: items queued while a slot is free. Actions: wait for one arrival, or send c of s items.
 //! Cost: items present × time. Schweitzer's data transformation ("Iterative solution of the
 //! functional equations of undiscounted Markov renewal programming", 1971) makes steps of unequal
-//! length comparable. The iteration converges to relative values of the states.
+//! length comparable. The iteration converges to relative values of the states (Puterman, *Markov
+//! Decision Processes*, 1994, chapters 8 and 11; Tijms, *A First Course in Stochastic Models*,
+//! 2003, chapters 6 and 7).
 //!
 //! The source of the times and the use of the solution are in `plan`. Times are in milliseconds
 //! here.

@@ -8,7 +8,7 @@ fn call(id: u64, key: u64) -> Call {
 }
 
 fn order(queue: &Queue) -> Vec<u64> {
-    queue.lines().map(|(key, _)| key.0).collect()
+    queue.heads().map(|(key, _)| key.0).collect()
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn removed_calls_leave_no_state_in_the_queue() {
         assert!(queue.remove(CallId(id)).is_some());
         assert!(queue.remove(CallId(id)).is_none());
     }
-    assert!(queue.is_empty() && queue.lines.is_empty() && queue.heads.is_empty());
+    assert!(queue.is_empty() && queue.key_queues.is_empty() && queue.heads.is_empty());
     assert!(queue.flows.is_empty() && queue.by_flow.is_empty() && queue.tenants == 0);
     assert!(queue.scopes.is_empty() && queue.deadlines.is_empty());
     assert_eq!(queue.held(), Load::default());
@@ -48,7 +48,7 @@ fn gaps_in_a_line_are_closed() {
         queue.push(Tick(id), Duration::ZERO, Tick(0), call(id, 0));
         queue.remove(CallId(id));
     }
-    assert!(queue.lines[&KeyId(0)].ids.len_with_tombstones() <= 2 + GAPS_MAX + 1);
+    assert!(queue.key_queues[&KeyId(0)].ids.len_with_tombstones() <= 2 + GAPS_MAX + 1);
 }
 
 #[test]
@@ -58,13 +58,13 @@ fn reorder_sorts_by_deadline_or_arrival() {
         let deadline = Some(Deadline { at: Tick(deadline), source: DeadlineSource::Slo });
         queue.push(Tick(id), Duration::ZERO, Tick(0), Call { deadline, ..call(id, key) });
     }
-    let line = |queue: &Queue| queue.line(KeyId(7)).map(|queued| queued.call.id.0).collect::<Vec<_>>();
+    let ids = |queue: &Queue| queue.calls_of(KeyId(7)).map(|queued| queued.call.id.0).collect::<Vec<_>>();
     let held = queue.held();
     queue.reorder(&Limits { policy: DispatchPolicy::Adaptive { hold_permille: 0 }, ..Limits::default() });
-    assert_eq!((line(&queue), order(&queue)), (vec![3, 1], vec![7, 3]));
-    assert_eq!(queue.flow_queues(KeyId(7)).map(|(_, line)| line.calls.keys().count()).sum::<usize>(), 2);
+    assert_eq!((ids(&queue), order(&queue)), (vec![3, 1], vec![7, 3]));
+    assert_eq!(queue.flow_queues(KeyId(7)).map(|(_, queue)| queue.calls.keys().count()).sum::<usize>(), 2);
     queue.reorder(&Limits::default());
-    assert_eq!((line(&queue), order(&queue)), (vec![1, 3], vec![7, 3]));
+    assert_eq!((ids(&queue), order(&queue)), (vec![1, 3], vec![7, 3]));
     assert_eq!((queue.held(), queue.oldest()), (held, Some(Tick(1))));
 }
 
@@ -74,9 +74,9 @@ fn new_head_moves_its_key() {
     for (id, key, order) in [(1, 7, 50), (2, 3, 40), (3, 7, 30), (4, 7, 50), (5, 7, 30)] {
         queue.push(Tick(id), Duration::ZERO, Tick(order), call(id, key));
     }
-    let line = |queue: &Queue| queue.line(KeyId(7)).map(|queued| queued.call.id.0).collect::<Vec<_>>();
-    assert_eq!((line(&queue), order(&queue)), (vec![3, 5, 1, 4], vec![7, 3]));
+    let ids = |queue: &Queue| queue.calls_of(KeyId(7)).map(|queued| queued.call.id.0).collect::<Vec<_>>();
+    assert_eq!((ids(&queue), order(&queue)), (vec![3, 5, 1, 4], vec![7, 3]));
     queue.remove(CallId(3));
     queue.remove(CallId(5));
-    assert_eq!((line(&queue), order(&queue)), (vec![1, 4], vec![3, 7]));
+    assert_eq!((ids(&queue), order(&queue)), (vec![1, 4], vec![3, 7]));
 }

@@ -1,16 +1,16 @@
 //! Detection of callers that send their next call once the last one is answered, before a server in
 //! which calls wait for each other: a closed loop.
 //!
-//! Such calls arrive exactly as fast as the server answers. If they were answered sooner, more would
-//! arrive, so their arrivals show nothing about batching. The highest number of calls in flight is
-//! the number of callers at any time, while a queue of random arrivals grows and shrinks.
+//! Such calls arrive exactly as fast as the server answers. If they were answered sooner, more
+//! would arrive, so their arrivals show nothing about batching. The highest number of calls in
+//! flight is the number of callers at any time, while a queue of random arrivals grows and shrinks.
 
 use super::super::math::to_f64;
 
 /// Number of calls in a window.
 const WINDOW_CALLS: u32 = 32;
-/// Number of windows that are compared. The highest numbers in flight of that many windows of random
-/// arrivals are hardly ever equal.
+/// Number of windows that are compared. The highest numbers in flight of that many windows of
+/// random arrivals are hardly ever equal.
 const WINDOWS: usize = 4;
 /// Maximum difference of these numbers: a caller may be between two calls.
 const DIFFERENCE_MAX: u32 = 1;

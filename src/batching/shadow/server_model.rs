@@ -5,11 +5,11 @@
 //! does, the calls at loads at which none waits inside the server are used instead (`light_load`),
 //! and, if the server is measured to run one call after the other, the time between two of its
 //! answers. If the load rises once and never falls again, the few calls that were sent when nothing
-//! was in flight have to do. A client's own batch shows the time of several items; beyond the largest of those,
-//! [`CostModel`] assumes that half of a lone call's time is shared by all items. The number of
-//! calls that the server runs side by side is measured too (`load`). If it is below one, the server
-//! is slower under load than lone calls show. No prediction is below the time of the fastest call
-//! that was sent when nothing was in flight.
+//! was in flight have to do. A client's own batch shows the time of several items; beyond the
+//! largest of those, [`CostModel`] assumes that half of a lone call's time is shared by all items.
+//! The number of calls that the server runs side by side is measured too (`load`). If it is below
+//! one, the server is slower under load than lone calls show. No prediction is below the time of
+//! the fastest call that was sent when nothing was in flight.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -7,7 +7,7 @@ fn batch(calls: usize, items: u32) -> DispatchEvent {
         now: Tick(0),
         class: CLASS,
         cause: DispatchCause::Idle,
-        lone: None,
+        unbatched_reason: None,
         unbatched: false,
         calls,
         items,
@@ -61,7 +61,7 @@ fn unmergeable_calls_do_not_count_as_batches() {
     let mut tallies = DispatchStats::default();
     tallies.on_dispatch(batch(4, 8));
     tallies.on_dispatch(DispatchEvent { unbatched: true, ..batch(1, 1) });
-    tallies.on_dispatch(DispatchEvent { lone: Some(UnbatchedReason::NoGain), ..batch(1, 1) });
+    tallies.on_dispatch(DispatchEvent { unbatched_reason: Some(UnbatchedReason::NoGain), ..batch(1, 1) });
     let tally = of(&tallies);
     assert_eq!((tally.batches, tally.calls, tally.items, tally.alone, tally.passed), (1, 4, 8, 1, 1));
 }

@@ -13,7 +13,7 @@ use super::address::ControllerAddress;
 use super::backoff::{jittered, uniform_below};
 use super::connect::{OpenStream, open};
 use super::end::SessionEnd;
-use super::{ControlClientConfig, DisconnectReason, EventSender, StreamHandler, StreamStatus};
+use super::{ControlClientConfig, DisconnectReason, EventSender, SidecarStreamHandler, StreamStatus};
 use crate::clock::Clock;
 use crate::frame::FrameDecoder;
 use crate::wire::{self, ACKS, ControllerMessage, FEATURES, FEATURES_HEADER, MINOR, PROTOCOL_HEADER, SidecarMessage};
@@ -23,7 +23,7 @@ struct Session<'a> {
     config: &'a mut ControlClientConfig,
     clock: Clock,
     handle: &'a EventSender,
-    sidecar: &'a dyn StreamHandler,
+    sidecar: &'a dyn SidecarStreamHandler,
     up: mpsc::Sender<Bytes>,
     /// `true` if the controller acknowledges reports and events.
     acks: bool,
@@ -39,7 +39,7 @@ pub(super) async fn run_session(
     config: &mut ControlClientConfig,
     clock: Clock,
     handle: &EventSender,
-    sidecar: &dyn StreamHandler,
+    sidecar: &dyn SidecarStreamHandler,
     named: Option<ControllerAddress>,
 ) -> SessionEnd {
     let address = named.unwrap_or_else(|| config.address.clone());
@@ -50,7 +50,8 @@ pub(super) async fn run_session(
     let opened = clock.now();
     let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let acks = header(FEATURES_HEADER).split(',').any(|word| word.trim() == ACKS);
-    sidecar.status(&StreamStatus::Open { address: address.to_string(), protocol: header(PROTOCOL_HEADER).to_owned() });
+    sidecar
+        .on_status(&StreamStatus::Open { address: address.to_string(), protocol: header(PROTOCOL_HEADER).to_owned() });
     let body = response.into_body();
     let mut session = Session {
         config,
@@ -140,7 +141,7 @@ impl Session<'_> {
             Some(_) if self.written.is_some() => return Ok(()),
             Some(report) => report,
             None => {
-                let report = self.sidecar.report().await;
+                let report = self.sidecar.take_report().await;
                 // A report that does not fit into a frame is folded instead of dropped.
                 let fits = wire::encode_frame(&SidecarMessage::Report(Box::new(report.clone()))).is_ok();
                 let report = if fits { report } else { report.into_folded() };
@@ -179,15 +180,15 @@ impl Session<'_> {
         let read = wire::decode_controller_message(json).map_err(|error| malformed(&error))?;
         let kinds = u32::from(read.message.is_none());
         if kinds + read.unknown_fields > 0 {
-            self.sidecar.status(&StreamStatus::Unknown { kinds, fields: read.unknown_fields });
+            self.sidecar.on_status(&StreamStatus::Unknown { kinds, fields: read.unknown_fields });
         }
         match read.message {
             Some(ControllerMessage::Config(config)) => {
-                self.sidecar.config(*config).await;
+                self.sidecar.on_config(*config).await;
                 self.report_due = true;
             }
             Some(ControllerMessage::Bundle(bundle)) => match self.config.trust.set_received(&bundle.ca) {
-                Ok(()) => self.sidecar.bundle(bundle.ca).await,
+                Ok(()) => self.sidecar.on_bundle(bundle.ca).await,
                 Err(error) => {
                     tracing::warn!(%error, "a CA bundle from the controller was rejected");
                     self.handle.send_event(wire::SidecarEvent {

@@ -24,7 +24,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::registry::{Connection, SWEEP, ServerState};
 use super::stream::{ServerStream, StreamBody};
-use super::{AuthError, Authenticate, ServerLimits, StreamEvent, StreamHandler, StreamRegistry};
+use super::{AuthError, Authenticate, ControllerStreamHandler, ServerLimits, StreamEvent, StreamRegistry};
 use crate::clock::Clock;
 use crate::permits;
 use crate::tls::wait_for_client_hello;
@@ -52,7 +52,7 @@ const SEND_BYTES_MAX: usize = 32 << 10;
 pub fn serve(
     port: TcpListener,
     tls: Arc<ServerConfig>,
-    (auth, hub): (Arc<dyn Authenticate>, Arc<dyn StreamHandler>),
+    (auth, hub): (Arc<dyn Authenticate>, Arc<dyn ControllerStreamHandler>),
     limits: ServerLimits,
     (clock, stop): (Clock, watch::Receiver<bool>),
 ) -> (StreamRegistry, impl Future<Output = ()> + Send + use<>) {
@@ -89,17 +89,17 @@ async fn accept(shared: &Arc<ServerState>, tls: &TlsAcceptor, accepted: io::Resu
             return;
         }
     };
-    let admitted = shared.add_connection(peer.ip()).map(|line| ConnectionPermit { shared: shared.clone(), line });
-    let Some((place, waiting)) = admitted.and_then(|place| Some((place, shared.waiting.take(peer.ip())?))) else {
+    let admitted = shared.add_connection(peer.ip()).map(|line| StreamPermit { shared: shared.clone(), line });
+    let Some((permit, waiting)) = admitted.and_then(|permit| Some((permit, shared.waiting.take(peer.ip())?))) else {
         shared.counts.increment(StreamEvent::Shed);
         return;
     };
     // Setting the option fails only on a socket that is already closed.
     stream.set_nodelay(true).ok();
-    let line = place.line.clone();
+    let line = permit.line.clone();
     let tls = tls.clone();
     let task = tokio::spawn(async move {
-        let ConnectionPermit { shared, line } = &place;
+        let StreamPermit { shared, line } = &permit;
         match Box::pin(handshake(shared, &tls, stream, &waiting)).await {
             Some(stream) => serve_until_evicted(shared, line, stream, waiting).await,
             None => shared.counts.increment(StreamEvent::HandshakeFailed),
@@ -109,28 +109,28 @@ async fn accept(shared: &Arc<ServerState>, tls: &TlsAcceptor, accepted: io::Resu
 }
 
 /// Permit of a connection, which is removed from the connection table on drop.
-struct ConnectionPermit {
+struct StreamPermit {
     shared: Arc<ServerState>,
     line: Arc<Connection>,
 }
 
-impl Drop for ConnectionPermit {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         self.shared.remove_connection(&self.line);
     }
 }
 
-/// Performs the TLS handshake of a connection, which holds `place` and may be evicted while it
+/// Performs the TLS handshake of a connection, which holds `permit` and may be evicted while it
 /// waits.
 async fn handshake(
     shared: &ServerState,
     tls: &TlsAcceptor,
     stream: TcpStream,
-    place: &permits::ConnectionPermit,
+    permit: &permits::ConnectionPermit,
 ) -> Option<TlsStream<TcpStream>> {
     tokio::select! {
         stream = handshake_with_permit(shared, tls, stream) => stream,
-        () = place.wait_for_end(WAIT) => None,
+        () = permit.wait_for_end(WAIT) => None,
     }
 }
 
@@ -159,25 +159,25 @@ async fn handshake_with_permit(
     (stream.get_ref().1.alpn_protocol() == Some(b"h2")).then_some(stream)
 }
 
-/// Serves a connection, which holds `place` and may be evicted until its `Hello` is accepted: a
+/// Serves a connection, which holds `permit` and may be evicted until its `Hello` is accepted: a
 /// peer without a valid token can complete the TLS handshake too.
 async fn serve_until_evicted(
     shared: &Arc<ServerState>,
     line: &Arc<Connection>,
     stream: TlsStream<TcpStream>,
-    place: permits::ConnectionPermit,
+    permit: permits::ConnectionPermit,
 ) {
     let mut served = pin!(serve_connection(shared.clone(), line.clone(), stream));
     tokio::select! {
         biased;
         () = &mut served => return,
         () = line.opened.notified() => {}
-        () = place.wait_for_end(shared.limits.hello_timeout) => {
+        () = permit.wait_for_end(shared.limits.hello_timeout) => {
             shared.counts.increment(StreamEvent::Idle);
             return;
         }
     }
-    drop(place);
+    drop(permit);
     served.await;
 }
 

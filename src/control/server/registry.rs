@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 
 use super::mailbox::{EncodedPush, Mailbox};
 use super::stream_events::StreamEventCounters;
-use super::{Authenticate, PodIdentity, ServerLimits, StreamEvent, StreamHandler};
+use super::{Authenticate, ControllerStreamHandler, PodIdentity, ServerLimits, StreamEvent};
 use crate::batching::Tick;
 use crate::clock::Clock;
 use crate::delivery::DuplicateFilter;
@@ -43,7 +43,7 @@ pub(super) struct ServerState {
     pub(super) clock: Clock,
     pub(super) counts: StreamEventCounters,
     pub(super) auth: Arc<dyn Authenticate>,
-    pub(super) hub: Arc<dyn StreamHandler>,
+    pub(super) hub: Arc<dyn ControllerStreamHandler>,
     /// Connections without an accepted `Hello`. At a limit the oldest is evicted.
     pub(super) waiting: ConnectionLimiter,
     pub(super) handshakes: Semaphore,
@@ -92,7 +92,7 @@ impl StreamRegistry {
         limits: ServerLimits,
         clock: Clock,
         auth: Arc<dyn Authenticate>,
-        hub: Arc<dyn StreamHandler>,
+        hub: Arc<dyn ControllerStreamHandler>,
     ) -> Self {
         Self(Arc::new(ServerState {
             waiting: ConnectionLimiter::new(ConnectionLimits {
@@ -217,7 +217,7 @@ impl ServerState {
             before.line.abort();
         }
         self.counts.increment(StreamEvent::Opened);
-        self.hub.opened(&StreamRegistry(self.clone()), identity, hello);
+        self.hub.on_open(&StreamRegistry(self.clone()), identity, hello);
     }
 
     /// Unregisters the stream of a connection. The hub is notified unless the stream was replaced.
@@ -232,22 +232,22 @@ impl ServerState {
             own
         };
         if was_open {
-            self.hub.closed(identity);
+            self.hub.on_close(identity);
         }
     }
 
     /// Accesses the acknowledgement state of a pod, creating it if necessary.
-    pub(super) fn with_inbox<T>(&self, uid: &str, ask: impl FnOnce(&mut DuplicateFilter) -> T) -> T {
+    pub(super) fn with_inbox<T>(&self, uid: &str, access: impl FnOnce(&mut DuplicateFilter) -> T) -> T {
         let now = self.clock.now();
         let mut pods = self.pods();
         if let Some((inbox, used)) = pods.inboxes.get_mut(uid) {
             *used = now;
-            return ask(inbox);
+            return access(inbox);
         }
         let mut inbox = DuplicateFilter::default();
-        let answer = ask(&mut inbox);
+        let result = access(&mut inbox);
         pods.inboxes.insert(uid.to_owned(), (inbox, now));
-        answer
+        result
     }
 
     /// Returns the acknowledgement to send to a pod.

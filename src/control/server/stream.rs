@@ -123,7 +123,7 @@ impl ServerStream {
                 self.ack_pending = true;
                 if shared.with_inbox(&pod.uid, |inbox| inbox.accept_report(report.epoch, report.seq)) {
                     shared.counts.increment(StreamEvent::Reports);
-                    shared.hub.report(pod, report.bounded());
+                    shared.hub.on_report(pod, report.bounded());
                 } else {
                     shared.counts.increment(StreamEvent::Repeated);
                 }
@@ -132,7 +132,7 @@ impl ServerStream {
                 self.ack_pending = true;
                 if shared.with_inbox(&pod.uid, |inbox| inbox.accept_event(event.epoch, event.seq)) {
                     shared.counts.increment(StreamEvent::Events);
-                    shared.hub.event(pod, event.bounded());
+                    shared.hub.on_event(pod, event.bounded());
                 } else {
                     shared.counts.increment(StreamEvent::Repeated);
                 }

@@ -1,8 +1,8 @@
 use serde_json::json;
 
 use super::*;
-use crate::world::OwnerObject;
-use crate::world::fixtures::*;
+use crate::cluster_state::OwnerObject;
+use crate::cluster_state::fixtures::*;
 
 fn look(world: &ClusterState) -> AttachmentMap {
     attach_all(world, false, &BTreeSet::from(["groupage-system".to_owned()]))

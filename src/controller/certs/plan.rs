@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(plan(100 * DAY, &held(&both, Some((leaf, 1)))), RotationStep::Renew, "a day is left");
     }
 
-    /// Performs a step, as the keeper does with real certificates.
+    /// Performs a step, as the rotator does with real certificates.
     fn act(now: u64, held: &mut SecretContents, action: RotationStep) {
         let begin = now - BACKDATE.as_secs();
         let leaf = LeafCertificate { validity: from(begin, 30), authority: 0, covers_names: true };

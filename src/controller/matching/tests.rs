@@ -1,8 +1,8 @@
 use serde_json::json;
 
 use super::*;
-use crate::world::fixtures::*;
-use crate::world::{ObjectTable, OwnerObject};
+use crate::cluster_state::fixtures::*;
+use crate::cluster_state::{ObjectTable, OwnerObject};
 
 fn chosen(world: &ClusterState, pod: &Pod) -> Option<String> {
     let namespace = pod.meta.key.namespace.as_str();

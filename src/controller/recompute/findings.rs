@@ -13,11 +13,11 @@ use self::programmed::evaluate_programmed;
 use super::RecomputeInput;
 use crate::api::v1alpha1::{BatchPolicySpec, PodCounts};
 use crate::attachment::{Acceptance, Attachment};
+use crate::cluster_state::{ClusterState, ObjectKey, Pod, Policy, in_namespace};
 use crate::injector::{STATUS, ServiceFix, current_bypasses, remedy, service_fixes};
 use crate::matching::selected_by;
-use crate::observed::{PodObserved, PolicyObserved};
+use crate::observed_state::{PodObserved, PolicyObserved};
 use crate::status::{ConditionFinding, ConditionState, ConditionStatus, ConditionType, NO_SLO};
-use crate::world::{ClusterState, ObjectKey, Pod, Policy, in_namespace};
 
 /// Reason if an application does not start at the listen address to which a recipe has moved it.
 pub(super) const RECIPE_FAILED: &str = "RecipeFailed";

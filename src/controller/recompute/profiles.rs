@@ -7,10 +7,10 @@ use k8s_openapi::jiff::Timestamp;
 use super::RecomputeInput;
 use crate::api::v1alpha1::{BatchProfileStatus, OpenEnum, SchedulingPolicy, USED_BY_MAX};
 use crate::attachment::{Attachment, RequestedProfile};
+use crate::cluster_state::{ObjectKey, Policy, Profile, in_namespace};
 use crate::desired::{DesiredState, NewProfile};
 use crate::rollout::UnixSeconds;
 use crate::rollout::profile::{ExistingProfile, prune};
-use crate::world::{ObjectKey, Policy, Profile, in_namespace};
 
 /// Number of unused profiles kept if the policy does not set `rollout.historyLimit`.
 const HISTORY_LIMIT_DEFAULT: u32 = 10;

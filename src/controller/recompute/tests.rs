@@ -6,17 +6,17 @@ use serde_json::json;
 
 use super::*;
 use crate::attachment::attach_all;
+use crate::cluster_state::fixtures::*;
+use crate::cluster_state::{OwnerRef, Pod};
 use crate::injector::STATUS;
-use crate::observed::PodObserved;
+use crate::observed_state::PodObserved;
 use crate::status::{ConditionState, ConditionStatus, is_single_word};
-use crate::world::fixtures::*;
-use crate::world::{OwnerRef, Pod};
 
 /// All inputs, modifiable by a test.
 #[derive(Default)]
 struct Scene {
     world: ClusterState,
-    observed: Observed,
+    observed: ObservedState,
     gaps: BTreeMap<String, InjectionGap>,
     written: BTreeMap<ObjectKey, BatchPolicyStatus>,
 }

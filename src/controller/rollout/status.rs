@@ -72,13 +72,13 @@ pub fn verdict(verdict: &ProfileVerdict, now: UnixSeconds) -> api::ProfileVerdic
     api::ProfileVerdict {
         outcome: Some(api::OpenEnum::Known(match verdict.outcome {
             ComparisonOutcome::Better => api::VerdictOutcome::Better,
-            ComparisonOutcome::Same => api::VerdictOutcome::Same,
+            ComparisonOutcome::NotWorse => api::VerdictOutcome::Same,
             ComparisonOutcome::Worse => api::VerdictOutcome::Worse,
             ComparisonOutcome::Undecided => api::VerdictOutcome::Undecided,
         })),
-        against: Some(verdict.against.clone()),
+        against: Some(verdict.control_profile.clone()),
         latency_p99: verdict.p99.map(to_duration_text),
-        error_rate: to_share_text(verdict.calls.1, verdict.calls.0),
+        error_rate: to_share_text(verdict.unserved_calls, verdict.calls),
         reason: Some(verdict.reason.clone()),
         message: Some(verdict.message.clone()),
         since: to_time(now),

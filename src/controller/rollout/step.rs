@@ -260,15 +260,16 @@ impl Rollout<'_> {
     }
 
     fn record_verdict(&mut self, arm: &ArmState, outcome: ComparisonOutcome, reason: &str, message: String) {
-        let against = self.state.arms.first().map(|control| control.profile.clone()).unwrap_or_default();
+        let control_profile = self.state.arms.first().map(|control| control.profile.clone()).unwrap_or_default();
         self.verdicts.push(ProfileVerdict {
             profile: arm.profile.clone(),
-            against,
+            control_profile,
             outcome,
             reason: reason.to_owned(),
             message,
             p99: arm.counts.latency.quantile(990).map(Duration::from_micros),
-            calls: (arm.samples, arm.errors),
+            calls: arm.samples,
+            unserved_calls: arm.errors,
         });
     }
 

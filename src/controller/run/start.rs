@@ -19,7 +19,7 @@ use crate::events::{self, EventNotice};
 use crate::health::{self, HealthServer};
 use crate::injector::{ControllerEndpoint, InjectionContext};
 use crate::lease::{self, Leadership};
-use crate::observed::{EmptySource, ObservationSource};
+use crate::observed_state::{EmptySource, ObservationSource};
 use crate::reconcile::Reconciler;
 use crate::sidecars::{SidecarController, SidecarsConfig};
 use crate::telemetry::ControllerMetrics;

@@ -13,12 +13,12 @@ use super::{SidecarController, State};
 use crate::api::v1alpha1::{BatchPolicySpec, BatchProfileSpec};
 use crate::attachment::{Attachment, AttachmentMap, RequestedProfile};
 use crate::batching::Tick;
+use crate::cluster_state::{ClusterState, ObjectKey};
 use crate::control::server::StreamRegistry;
-use crate::observed::{Observed, PodObserved, PolicyObserved};
+use crate::observed_state::{ObservedState, PodObserved, PolicyObserved};
 use crate::rollout::UnixSeconds;
 use crate::tuner;
 use crate::tuner::learned::InitialState;
-use crate::world::{ClusterState, ObjectKey};
 
 // === impl SidecarController ===
 
@@ -31,8 +31,8 @@ impl SidecarController {
         world: &ClusterState,
         attached: &AttachmentMap,
         now: Timestamp,
-    ) -> Observed {
-        let mut live = Observed::default();
+    ) -> ObservedState {
+        let mut live = ObservedState::default();
         let wall = UnixSeconds(u64::try_from(now.as_second()).unwrap_or(0));
         let mut configs: HashMap<String, (Arc<PushedConfig>, Option<InitialState>)> = HashMap::new();
         for (key, attachment) in attached.policies.iter().filter(|(_, found)| found.accepted.is_applied()) {

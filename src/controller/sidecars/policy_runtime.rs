@@ -15,17 +15,18 @@ use std::time::Duration;
 use super::learned_convert;
 use super::merging::merging_state;
 use super::push::PushedConfig;
-use super::recent::SummaryWindow;
 use super::registry::SidecarRegistry;
+use super::summary_window::SummaryWindow;
 use crate::api::v1alpha1::{
     BatchPolicySpec, BatchPolicyStatus, BatchProfileSpec, BatchingSummary, Mode, OpenEnum, PodTuning, ProfileVerdict,
     TuningMode,
 };
 use crate::batching::Tick;
+use crate::cluster_state::{Pod, Policy};
 use crate::config::parse_duration;
 use crate::control::wire::RouteReport;
 use crate::events::{EventNotice, EventTarget};
-use crate::observed::PolicyObserved;
+use crate::observed_state::PolicyObserved;
 use crate::rollout::pin::{ANNOTATION, ManualRollback};
 use crate::rollout::status::{state_from_status, to_share_text, to_time, verdict, write_state};
 use crate::rollout::{
@@ -35,7 +36,6 @@ use crate::status::{ConditionState, ConditionStatus};
 use crate::tuner::learned::{InitialState, LearnedProfile};
 use crate::tuner::status_list;
 use crate::tuner::{self, PodProposal, TunedSettings, Tuner};
-use crate::world::{Pod, Policy};
 
 /// State of a policy that is kept between rounds.
 #[derive(Debug, Default)]
@@ -211,7 +211,7 @@ impl PolicyRuntime {
             note: event.message,
         }));
         for result in &next.verdicts {
-            let reported = (result.calls.0, Some(verdict(result, view.wall)));
+            let reported = (result.calls, Some(verdict(result, view.wall)));
             self.verdicts.insert(result.profile.clone(), reported);
         }
         let mut status = BatchPolicyStatus::default();

@@ -11,13 +11,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::api::v1alpha1::{BatchPolicySpec, BatchProfileSpec, Mode};
+use crate::cluster_state::ObjectMetadata;
 use crate::control::server::EncodedPush;
 use crate::control::wire::{
     AppliedConfig, EncodeError, ExperimentArm, LimiterState, PushedCurve, SidecarConfig, StartValues, TunedSettings,
 };
 use crate::injector;
 use crate::tuner;
-use crate::world::ObjectMetadata;
 
 /// Lifetime of an experiment arm that is not renewed. A restarted controller is back long before.
 const ARM_LIFETIME: Duration = Duration::from_secs(60);
@@ -192,7 +192,7 @@ impl PushedConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::world::fixtures::meta;
+    use crate::cluster_state::fixtures::meta;
 
     fn profile(text: &str) -> BatchProfileSpec {
         serde_json::from_str(text).unwrap()

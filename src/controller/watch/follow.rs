@@ -15,8 +15,8 @@ use tokio::sync::watch;
 
 use super::client_layer::{Backoff, wrap_client};
 use super::{SharedState, WatchTiming, WatchedKind};
+use crate::cluster_state::{self, ClusterState, NATIVE_SIDECAR_MINOR_MIN, ObjectKey, ObjectTable, OwnerObject};
 use crate::telemetry::ControllerMetrics;
-use crate::world::{self, ClusterState, NATIVE_SIDECAR_MINOR_MIN, ObjectKey, ObjectTable, OwnerObject};
 
 /// Interval between two checks of the API server's version.
 const VERSION_EVERY: Duration = Duration::from_secs(600);
@@ -108,7 +108,7 @@ impl KindWatcher {
     ) where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        let read = |object: PartialObjectMeta<K>| world::from_owner(&object.metadata);
+        let read = |object: PartialObjectMeta<K>| cluster_state::from_owner(&object.metadata);
         self.watch_typed(kind, "", "", TableAccess::new(table, read)).await;
     }
 
@@ -124,7 +124,7 @@ impl KindWatcher {
                 let wait = match result {
                     Ok(Ok(version)) => {
                         reach.on_answer();
-                        let native = world::parse_minor_version(&version.git_version)
+                        let native = cluster_state::parse_minor_version(&version.git_version)
                             .is_some_and(|minor| minor >= NATIVE_SIDECAR_MINOR_MIN);
                         self.shared.update(|world| world.server_native.replace(native) != Some(native));
                         VERSION_EVERY

@@ -1,8 +1,8 @@
 //! Limits the memory of request bodies, in total and per peer address.
 //!
-//! At a limit, the largest unfinished body makes room for a smaller one: of the same address if that
-//! address has reached its limit, otherwise of the address that holds the most in unfinished ones.
-//! Bodies that are sent slowly therefore refuse no review of an address that holds less.
+//! At a limit, the largest unfinished body makes room for a smaller one: of the same address if
+//! that address has reached its limit, otherwise of the address that holds the most in unfinished
+//! ones. Bodies that are sent slowly therefore refuse no review of an address that holds less.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

@@ -6,15 +6,15 @@ use serde_json::Value;
 
 use super::review::{self, AdmissionRequest};
 use crate::api::v1alpha1::{BatchPolicySpec, LocalObjectReference, OpenEnum, RolloutPhase};
+use crate::cluster_state::{ClusterState, ObjectKey, OwnerRef, Policy, in_namespace};
 use crate::error::BoxError;
 use crate::events::{EventNotice, EventTarget};
-use crate::gap::InjectionGap;
+use crate::injection_gap::InjectionGap;
 use crate::injector::{
     InjectionContext, InjectionOutcome, NamedPolicy, NamedProfile, Namespace, Workload, inject, patch,
 };
 use crate::matching::{PodSubject, PolicyChoice, choose, selected_by};
 use crate::telemetry::names::AdmissionResult;
-use crate::world::{ClusterState, ObjectKey, OwnerRef, Policy, in_namespace};
 
 /// Maximum number of characters of a reason in the API server's audit log.
 const AUDIT_CHARS_MAX: usize = 200;

@@ -125,7 +125,7 @@ async fn accept(
     mut stopped: watch::Receiver<bool>,
 ) {
     let graceful = GracefulShutdown::new();
-    let places = ConnectionLimiter::new(CONNECTION_LIMITS);
+    let limiter = ConnectionLimiter::new(CONNECTION_LIMITS);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -142,16 +142,16 @@ async fn accept(
         };
         // If every connection is busy, an additional one is closed: the API server applies its
         // failure policy or retries.
-        let Some(place) = places.take(peer) else { continue };
+        let Some(permit) = limiter.take(peer) else { continue };
         let (acceptor, webhook, watcher) = (acceptor.clone(), webhook.clone(), graceful.watcher());
         tokio::spawn(async move {
             let handshake = tokio::time::timeout(HANDSHAKE, handshake(acceptor, stream));
             let stream = tokio::select! {
                 stream = handshake => stream,
-                () = place.wait_for_end(IDLE) => return,
+                () = permit.wait_for_end(IDLE) => return,
             };
             if let Ok(Ok(stream)) = stream {
-                connection(webhook, stream, (place, peer), watcher).await;
+                connection(webhook, stream, (permit, peer), watcher).await;
             }
         });
     }
@@ -163,14 +163,14 @@ async fn accept(
 async fn connection(
     webhook: Arc<Webhook>,
     stream: TlsStream<TcpStream>,
-    (place, peer): (ConnectionPermit, IpAddr),
+    (permit, peer): (ConnectionPermit, IpAddr),
     watcher: Watcher,
 ) {
-    let place = Arc::new(place);
-    let answering = place.clone();
+    let permit = Arc::new(permit);
+    let answering = permit.clone();
     let service = service_fn(move |request| {
-        let (webhook, place) = (webhook.clone(), answering.clone());
-        async move { Ok::<_, Infallible>(webhook.respond(request, (&place, peer)).await) }
+        let (webhook, permit) = (webhook.clone(), answering.clone());
+        async move { Ok::<_, Infallible>(webhook.respond(request, (&permit, peer)).await) }
     });
     let builder = connection_builder();
     let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
@@ -178,7 +178,7 @@ async fn connection(
         // Errors are caused by the peer, such as an invalid head or a reset.
         _ = watcher.watch(connection) => {}
         // The connection is idle.
-        () = place.wait_for_end(IDLE) => {}
+        () = permit.wait_for_end(IDLE) => {}
     }
 }
 
@@ -208,7 +208,7 @@ impl Webhook {
     async fn respond(
         &self,
         request: Request<Incoming>,
-        (place, peer): (&ConnectionPermit, IpAddr),
+        (permit, peer): (&ConnectionPermit, IpAddr),
     ) -> Response<Full<Bytes>> {
         if request.uri().path() != PATH {
             return text_response(StatusCode::NOT_FOUND, "not found: only the webhook is served here\n");
@@ -242,7 +242,7 @@ impl Webhook {
         };
         // A slowly arriving review holds its bytes but no permit, and its connection can be
         // evicted.
-        let _busy = place.mark_busy();
+        let _busy = permit.mark_busy();
         let Ok(Ok(_room)) = tokio::time::timeout(PERMIT_TIMEOUT, self.room.acquire()).await else {
             return text_response(StatusCode::SERVICE_UNAVAILABLE, "too many concurrent reviews\n");
         };

@@ -14,8 +14,8 @@ use crate::api::v1alpha1::LogFormat;
 use crate::config::{self, LoadError};
 use crate::telemetry::log::{self, LevelHandle, LineFormat};
 
-/// Time to write the responses of failed calls before the process ends because of an internal error:
-/// enough for some thousand small responses, and short beside the restart that follows.
+/// Time to write the responses of failed calls before the process ends because of an internal
+/// error: enough for some thousand small responses, and short beside the restart that follows.
 const FAILED_RESPONSES_MAX: Duration = Duration::from_millis(500);
 
 /// A proxy that has settings to start with.

@@ -66,7 +66,7 @@ struct Ownership {
 
 /// Result of the search for learned state at the start.
 #[derive(Debug, Default)]
-pub(super) enum LearnedFile {
+pub(super) enum LearnedFileOutcome {
     /// No file: the first start.
     #[default]
     Nothing,
@@ -147,19 +147,20 @@ impl StateDir {
     }
 
     /// Reads what an earlier process learned about this model server.
-    pub(super) fn learned(&self) -> (LearnedState, LearnedFile) {
+    pub(super) fn learned(&self) -> (LearnedState, LearnedFileOutcome) {
         let path = self.path.join(&self.learned);
         let bytes = match read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Default::default(),
-            Err(error) => return (LearnedState::default(), LearnedFile::Ignored(error.to_string())),
+            Err(error) => return (LearnedState::default(), LearnedFileOutcome::Ignored(error.to_string())),
         };
         match learned::read(&bytes, &self.upstream) {
             Ok((state, identity)) => {
-                let found = LearnedFile::Used { classes: state.classes.len(), slots: state.upstream.slots, identity };
+                let found =
+                    LearnedFileOutcome::Used { classes: state.classes.len(), slots: state.upstream.slots, identity };
                 (state, found)
             }
-            Err(reason) => (LearnedState::default(), LearnedFile::Ignored(reason)),
+            Err(reason) => (LearnedState::default(), LearnedFileOutcome::Ignored(reason)),
         }
     }
 }
@@ -181,9 +182,9 @@ fn write_settings(folder: &Path, text: &str) -> io::Result<()> {
     replace(folder, SETTINGS, text.as_bytes())
 }
 
-// === impl LearnedFile ===
+// === impl LearnedFileOutcome ===
 
-impl LearnedFile {
+impl LearnedFileOutcome {
     fn log(&self, folder: &Path) {
         let folder = folder.display();
         match self {
@@ -259,12 +260,12 @@ mod tests {
     fn a_file_that_is_too_large_or_not_regular_is_ignored_with_a_reason() {
         let dir = tempfile::tempdir().unwrap();
         let folder = StateDir::new(dir.path().to_owned(), "http://m".to_owned());
-        assert!(matches!(folder.learned().1, LearnedFile::Nothing));
+        assert!(matches!(folder.learned().1, LearnedFileOutcome::Nothing));
         fs::write(dir.path().join("learned.json"), vec![b' '; FILE_BYTES_MAX + 1]).unwrap();
-        let LearnedFile::Ignored(reason) = folder.learned().1 else { panic!("used") };
+        let LearnedFileOutcome::Ignored(reason) = folder.learned().1 else { panic!("used") };
         assert!(reason.contains("bytes"), "{reason}");
         fs::remove_file(dir.path().join("learned.json")).unwrap();
         fs::create_dir(dir.path().join("learned.json")).unwrap();
-        assert!(matches!(folder.learned().1, LearnedFile::Ignored(_)));
+        assert!(matches!(folder.learned().1, LearnedFileOutcome::Ignored(_)));
     }
 }

@@ -10,7 +10,7 @@
 //! (`control::client`).
 
 mod handler;
-mod kept;
+mod stored_settings;
 mod link;
 mod report;
 mod start_values;
@@ -18,8 +18,8 @@ mod validate;
 
 use std::time::Duration;
 
-use self::kept::StoredStreamState;
 use self::link::ControlLink;
+use self::stored_settings::StoredStreamState;
 use super::compose::RunningApp;
 use super::sources::{InitialSettings, LoadedSettings, SettingsOrigin, SettingsSources};
 use super::state_dir::crash_guard::{CRASH_COUNT, CRASH_WINDOW};

@@ -12,8 +12,8 @@ use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::Value;
 
 use super::cluster::describe_api_error;
+use crate::controller::cluster_state::{self, ClusterState, ObjectKey, ObjectTable, Pod, in_namespace};
 use crate::controller::matching::selected_by;
-use crate::controller::world::{self, ClusterState, ObjectKey, ObjectTable, Pod, in_namespace};
 use crate::injector::{STATUS, ServiceFix, current_bypasses, remedy, service_fixes};
 
 /// Page size of a list request, the same as `kubectl`'s.
@@ -24,7 +24,7 @@ const PAGE: u32 = 500;
 pub(super) struct BypassObjects {
     tables: Vec<ObjectTable<Value>>,
     /// `true` if all kinds could be read.
-    whole: bool,
+    is_complete: bool,
 }
 
 /// Lists all objects of a kind in a namespace or in the cluster, page by page, and maps each with
@@ -96,7 +96,7 @@ pub(super) fn table<T>(items: impl Iterator<Item = (ObjectKey, T)>) -> ObjectTab
 impl BypassObjects {
     /// Reads the objects, and returns errors for the kinds that could not be read.
     pub(super) async fn read(client: &Client, space: Option<&str>) -> (Self, Vec<String>) {
-        let mut ways = Self { whole: true, ..Self::default() };
+        let mut objects = Self { is_complete: true, ..Self::default() };
         let mut refused = Vec::new();
         let kinds = [
             ("", "v1", "Service"),
@@ -105,35 +105,35 @@ impl BypassObjects {
         ];
         for (group, version, kind) in kinds {
             let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-            let take = |object| world::from_referrer(&resource.api_version, kind, object);
+            let take = |object| cluster_state::from_referrer(&resource.api_version, kind, object);
             match list(client, space, &resource, take).await {
-                Ok(found) => ways.tables.push(table(found.into_iter())),
+                Ok(found) => objects.tables.push(table(found.into_iter())),
                 Err(reason) => {
-                    ways.whole = false;
+                    objects.is_complete = false;
                     refused.push(reason);
                 }
             }
         }
-        (ways, refused)
+        (objects, refused)
     }
 
     /// Creates a value with the objects of a single kind.
     #[cfg(test)]
     pub(super) fn of(api_version: &str, kind: &str, found: Vec<DynamicObject>) -> Self {
-        let found = found.into_iter().map(|one| world::from_referrer(api_version, kind, one));
-        Self { tables: vec![table(found)], whole: true }
+        let found = found.into_iter().map(|one| cluster_state::from_referrer(api_version, kind, one));
+        Self { tables: vec![table(found)], is_complete: true }
     }
 
     /// Returns `true` if current bypasses are known, and `false` if only those recorded at the
     /// creation of a pod are.
     pub(super) const fn is_complete(&self) -> bool {
-        self.whole
+        self.is_complete
     }
 
     /// Returns the bypasses of a pod's sidecar.
-    pub(super) fn around(&self, pod: &Pod) -> Vec<String> {
+    pub(super) fn bypasses_of(&self, pod: &Pod) -> Vec<String> {
         let record = pod.annotations.get(STATUS).map(String::as_str).unwrap_or_default();
-        if !self.whole {
+        if !self.is_complete {
             return recorded(record);
         }
         current_bypasses(record, &pod.labels, &self.objects_for(pod)).unwrap_or_default()
@@ -179,7 +179,7 @@ mod tests {
         let pod = serde_json::from_value(json!({"metadata": {
             "name": "web-1", "namespace": "ml", "labels": {"app": "web"}, "annotations": {STATUS: record.to_string()},
         }}));
-        let (_, pod) = world::from_pod(&pod.unwrap());
+        let (_, pod) = cluster_state::from_pod(&pod.unwrap());
         let service = |port: Value| {
             serde_json::from_value::<DynamicObject>(json!({
                 "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "ml"},
@@ -187,10 +187,10 @@ mod tests {
             }))
             .unwrap()
         };
-        let found = |service: DynamicObject| BypassObjects::of("v1", "Service", vec![service]).around(&pod);
+        let found = |service: DynamicObject| BypassObjects::of("v1", "Service", vec![service]).bypasses_of(&pod);
         let numeric = found(service(json!(8080)));
         assert!(numeric.iter().any(|way| way.starts_with("svc/web:80")), "{numeric:?}");
         assert!(!found(service(json!("http"))).iter().any(|way| way.starts_with("svc/web:80")));
-        assert_eq!(BypassObjects::default().around(&pod), ["hostPort 80 leads directly to the application"]);
+        assert_eq!(BypassObjects::default().bypasses_of(&pod), ["hostPort 80 leads directly to the application"]);
     }
 }

@@ -1,5 +1,5 @@
-//! `groupage check`: verifies that a cluster can run Groupage and that an installation works, or with
-//! `--local` that a model server can be batched (`validate::local`).
+//! `groupage check`: verifies that a cluster can run Groupage and that an installation works, or
+//! with `--local` that a model server can be batched (`validate::local`).
 //!
 //! The command gathers facts (`facts`), judges them (`evaluate`) and prints the findings (`print`).
 //! Symbols and exit codes are those of `linkerd check`: √ passes, ‼ is a warning, × is an error and

@@ -126,9 +126,9 @@ pub(super) fn disable(args: &DisableArgs) -> ExitCode {
         let patched = change.annotate(&annotations, false).await?;
         change.roll_out(&patched).await?;
         println!("{}", git_snippet(&args.workload, &annotations)?);
-        let proof = CaptureReport::read(&change.cluster, &patched).await?;
-        print!("{}", proof.describe_without());
-        Ok(if proof.has_no_sidecar() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        let report = CaptureReport::read(&change.cluster, &patched).await?;
+        print!("{}", report.format_disabled());
+        Ok(if report.has_no_sidecar() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     })
 }
 
@@ -187,32 +187,32 @@ impl<'a> WorkloadChange<'a> {
         if let Some(line) = leftover_mode_warning(annotations, &patched.data) {
             println!("{line}");
         }
-        let mut proof = CaptureReport::read(&self.cluster, &patched).await?;
+        let mut report = CaptureReport::read(&self.cluster, &patched).await?;
         if fix_services {
-            proof = self.fix(&patched, proof).await?;
+            report = self.fix(&patched, report).await?;
         }
-        print!("{}", proof.format_enabled(self.workload, &self.cluster.namespace));
-        if proof.is_captured()
+        print!("{}", report.format_enabled(self.workload, &self.cluster.namespace));
+        if report.is_captured()
             && let Some(template) = patched.data.pointer("/spec/template")
         {
             for line in merged_calls(template, |_| true) {
                 println!("  {line}");
             }
         }
-        if proof.bypasses_sidecar() {
+        if report.bypasses_sidecar() {
             let workload = Some((self.workload.kind, self.workload.name.as_str()));
-            let remedy = remedy(&proof.service_fixes()?, &self.cluster.namespace, workload);
+            let remedy = remedy(&report.service_fixes()?, &self.cluster.namespace, workload);
             println!("× calls bypass the sidecar: {remedy}");
         }
-        Ok(if proof.is_captured() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(if report.is_captured() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
     /// Names the ports, waits for pods with these names, and only then changes the Services to
     /// refer to them.
-    async fn fix(&self, workload: &DynamicObject, proof: CaptureReport) -> Result<CaptureReport, String> {
-        let (mut fixes, mut workload) = (proof.service_fixes()?, workload.clone());
+    async fn fix(&self, workload: &DynamicObject, report: CaptureReport) -> Result<CaptureReport, String> {
+        let (mut fixes, mut workload) = (report.service_fixes()?, workload.clone());
         if fixes.is_empty() {
-            return Ok(proof);
+            return Ok(report);
         }
         services::check_ownership(&self.cluster, &workload, &fixes).await?;
         if let Some(names) = name_ports(&workload.data, &fixes)? {

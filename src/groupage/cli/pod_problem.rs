@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
-use crate::controller::world;
+use crate::controller::cluster_state;
 
 /// Begin of the message about a pod that is not scheduled to a node.
 pub(super) const UNPLACED: &str = "it is not scheduled";
@@ -13,7 +13,7 @@ const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 /// starting.
 pub(super) fn pod_problem(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
-    if let Some(found) = world::recipe_failure(pod) {
+    if let Some(found) = cluster_state::recipe_failure(pod) {
         return Some(found);
     }
     let (name, space) = (pod.metadata.name.as_deref()?, pod.metadata.namespace.as_deref().unwrap_or("default"));

@@ -22,8 +22,8 @@ use super::bypasses::{self, BypassObjects, table};
 use super::cluster::{self, ClusterTarget, describe_api_error};
 use super::pod_problem::pod_problem;
 use super::sidecar_metrics::{self, MetricsPort, PodMetrics};
+use crate::controller::cluster_state::{self, ClusterState, ObjectKey};
 use crate::controller::matching::{PodSubject, choose};
-use crate::controller::world::{self, ClusterState, ObjectKey};
 use crate::injector::{INJECTED, STATUS};
 use crate::tuner::format_rounded;
 
@@ -106,9 +106,9 @@ struct ClusterSnapshot {
     /// Current policies with their statuses; `None` if unreadable.
     policies: Option<Vec<Value>>,
     /// Objects that route calls around sidecars.
-    ways: BypassObjects,
+    bypass_objects: BypassObjects,
     /// Counters of each sidecar, by namespace and pod name.
-    numbers: BTreeMap<(String, String), PodMetrics>,
+    metrics: BTreeMap<(String, String), PodMetrics>,
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
@@ -126,9 +126,9 @@ pub(super) fn run(args: &Args) -> ExitCode {
         for reason in refused {
             eprintln!("‼ cannot read {reason}; showing what was recorded at injection instead");
         }
-        let (numbers, refused) =
+        let (metrics, refused) =
             sidecar_metrics::read(&found.client, pods.iter().filter_map(metrics_port).collect()).await;
-        known.numbers = numbers;
+        known.metrics = metrics;
         if let Some(reason) = refused {
             eprintln!("‼ not every sidecar's own metrics can be read: {reason}");
         }
@@ -153,7 +153,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
 /// Returns the metrics port of a running pod.
 fn metrics_port(pod: &Pod) -> Option<MetricsPort> {
     let running = pod.status.as_ref()?.phase.as_deref() == Some("Running");
-    let (key, pod) = world::from_pod(pod);
+    let (key, pod) = cluster_state::from_pod(pod);
     let status: Value = serde_json::from_str(pod.annotations.get(STATUS)?).ok()?;
     Some((key.namespace, key.name, status["metrics"].as_u64().filter(|_| running)?))
 }
@@ -164,24 +164,24 @@ impl ClusterSnapshot {
     /// Reads the cluster, and returns errors for what could not be read. Without the CRDs no
     /// policies exist, but pods may still have sidecars.
     async fn read(client: &Client, space: Option<&str>) -> (Self, Vec<String>) {
-        let (ways, mut refused) = BypassObjects::read(client, space).await;
+        let (bypass_objects, mut refused) = BypassObjects::read(client, space).await;
         let policies = cluster::groupage_resource("BatchPolicy", "batchpolicies");
         let policies = bypasses::list(client, space, &policies, |policy| policy).await;
         let sets = ApiResource::from_gvk(&GroupVersionKind::gvk("apps", "v1", "ReplicaSet"));
-        let sets = bypasses::list(client, space, &sets, |set| world::from_owner(&set.metadata)).await;
+        let sets = bypasses::list(client, space, &sets, |set| cluster_state::from_owner(&set.metadata)).await;
         let policies = policies.map_err(|reason| refused.push(reason)).ok();
         let sets = sets.map_err(|reason| refused.push(reason)).ok();
         let world = policies.as_ref().zip(sets).map(|(policies, sets)| ClusterState {
-            policies: table(policies.iter().map(world::from_policy)),
+            policies: table(policies.iter().map(cluster_state::from_policy)),
             replica_sets: table(sets.into_iter()),
             ..ClusterState::default()
         });
         let policies = policies.map(|policies| policies.iter().map(|policy| json!(policy)).collect());
-        (Self { world, policies, ways, numbers: BTreeMap::new() }, refused)
+        (Self { world, policies, bypass_objects, metrics: BTreeMap::new() }, refused)
     }
 
     /// Returns the policy that a pod follows, by the controller's rule.
-    fn policy(&self, pod: &world::Pod, recorded: Option<String>) -> Option<String> {
+    fn policy(&self, pod: &cluster_state::Pod, recorded: Option<String>) -> Option<String> {
         let Some(world) = &self.world else { return recorded };
         let namespace = pod.meta.key.namespace.as_str();
         let workload = world.workload(namespace, pod.owner.as_ref(), &pod.labels);
@@ -199,7 +199,7 @@ impl ClusterSnapshot {
     }
 
     /// Returns the mode of a pod's sidecar, which its annotation or its policy sets.
-    fn mode(&self, pod: &world::Pod, policy: &Value) -> String {
+    fn mode(&self, pod: &cluster_state::Pod, policy: &Value) -> String {
         let written = pod.annotations.get(MODE).map(|written| written.trim());
         let own = MODES.into_iter().find(|mode| written.is_some_and(|written| written.eq_ignore_ascii_case(mode)));
         let mode = own.map(str::to_owned).or_else(|| text(policy, "/spec/mode"));
@@ -213,11 +213,11 @@ fn text(value: &Value, path: &str) -> Option<String> {
 }
 
 fn pod_row(object: &Pod, known: &ClusterSnapshot) -> PodRow {
-    let (ObjectKey { namespace, name }, pod) = world::from_pod(object);
+    let (ObjectKey { namespace, name }, pod) = cluster_state::from_pod(object);
     let record = pod.annotations.get(STATUS).map(String::as_str).unwrap_or_default();
     let status: Value = serde_json::from_str(record).unwrap_or_default();
     let followed = known.policy(&pod, text(&status, "/policy"));
-    let around = known.ways.around(&pod);
+    let around = known.bypass_objects.bypasses_of(&pod);
     let policy = known.policy_object(&namespace, followed.as_deref());
     let tunings = policy["status"]["podTunings"].as_array().map_or(&[][..], Vec::as_slice);
     let tuned = tunings.iter().find(|tuned| tuned["pod"] == name.as_str()).unwrap_or(&Value::Null);
@@ -231,7 +231,7 @@ fn pod_row(object: &Pod, known: &ClusterSnapshot) -> PodRow {
     // Without the permission to read the pods' own counters, the figures of all pods of the policy
     // together are shown.
     let summary = &policy["status"][if predicted { "predicted" } else { "summary" }];
-    let own = known.numbers.get(&(namespace.clone(), name.clone()));
+    let own = known.metrics.get(&(namespace.clone(), name.clone()));
     let own_or = |own: Option<String>, all: Option<String>| if predicted { all } else { own.or(all) };
     let all_items = summary.pointer("/batchItems/p50").and_then(Value::as_u64);
     PodRow {
@@ -249,8 +249,8 @@ fn pod_row(object: &Pod, known: &ClusterSnapshot) -> PodRow {
         passed: own.map(|own| own.passed),
         passed_why: own.and_then(|own| own.passed_reason.clone()),
         trouble: pod_problem(object),
-        remedy: (!around.is_empty()).then(|| known.ways.remedy(&pod)),
-        captured: if known.ways.is_complete() || !around.is_empty() { Some(around.is_empty()) } else { None },
+        remedy: (!around.is_empty()).then(|| known.bypass_objects.remedy(&pod)),
+        captured: if known.bypass_objects.is_complete() || !around.is_empty() { Some(around.is_empty()) } else { None },
         around,
         tuning: text(tuned, "/message").or_else(|| text(tuned, "/reason")),
         version: text(&status, "/version"),

@@ -72,7 +72,7 @@ async fn stats(Extract(state): Extract<AdminState>) -> Response {
             "mismatched": load(&stats.mismatches),
         },
         "isolation": {"executions": load(&stats.isolation_executions), "items": load(&stats.items_isolated)},
-        "passed": state.metrics.passed_counts().into_iter().collect::<BTreeMap<_, _>>(),
+        "passed": state.metrics.unmerged_counts().into_iter().collect::<BTreeMap<_, _>>(),
         "unrecognised": state.metrics.unrecognised_counts().into_iter().collect::<BTreeMap<_, _>>(),
         "passing_routes": state
             .metrics

@@ -24,8 +24,8 @@ async fn metrics(Extract(state): Extract<AdminState>, request: Request) -> Respo
     if !host::is_remote_or_loopback(&request) {
         return (StatusCode::FORBIDDEN, host::REFUSAL).into_response();
     }
-    state.metrics.buffered(state.buffers.held(), state.buffers.evictions());
-    state.metrics.aged(state.clock.now());
+    state.metrics.set_buffered(state.buffers.held(), state.buffers.evictions());
+    state.metrics.update_queue_age(state.clock.now());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], state.metrics.render()).into_response()
 }
 

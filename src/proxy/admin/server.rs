@@ -11,7 +11,8 @@ use super::{AdminState, hook, local, read_only};
 use crate::permits::serve_router;
 use crate::socket;
 
-/// Maximum time to write pending responses on shutdown.
+/// Maximum time to write pending responses on shutdown. A kubelet or a scraper reads a response in
+/// milliseconds, and the end of the process waits no longer for one that does not.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(200);
 
 /// Addresses of the ports. `None` disables a port.
@@ -42,7 +43,7 @@ pub fn start(ports: AdminAddresses, state: AdminState) -> io::Result<AdminServer
     let local = ports.local.map(|address| bind(address, "admin")).transpose()?;
     let address = |listener: &Option<TcpListener>| listener.as_ref().map(TcpListener::local_addr).transpose();
     let bound = AdminAddresses { metrics: address(&metrics)?, local: address(&local)? };
-    let (stop, stopped) = watch::channel(false);
+    let (stop, mut stopped) = watch::channel(false);
     let routers =
         [(metrics, read_only::router(state.clone()).merge(hook::router(state.clone()))), (local, local::router(state))];
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -52,21 +53,21 @@ pub fn start(ports: AdminAddresses, state: AdminState) -> io::Result<AdminServer
             let mut serving = tokio::task::JoinSet::new();
             for (listener, router) in routers {
                 let Some(listener) = listener else { continue };
-                let mut stopped = stopped.clone();
+                let mut server_stopped = stopped.clone();
                 match tokio::net::TcpListener::from_std(listener) {
                     Ok(listener) => {
                         serving.spawn(async move {
-                            let stop = async move {
-                                // An error means the same: the process ends.
-                                stopped.wait_for(|stopped| *stopped).await.ok();
+                            let end = async move {
+                                // An error means that the sender was dropped, which also stops the
+                                // server.
+                                server_stopped.wait_for(|stopped| *stopped).await.ok();
                             };
-                            serve_router(listener, router, stop).await;
+                            serve_router(listener, router, end).await;
                         });
                     }
                     Err(error) => tracing::error!(%error, "cannot serve an admin port"),
                 }
             }
-            let mut stopped = stopped;
             stopped.wait_for(|stopped| *stopped).await.ok();
             // The last responses, such as that of a hook to a kubelet, are still written.
             tokio::time::timeout(SHUTDOWN_GRACE, async { while serving.join_next().await.is_some() {} }).await.ok();

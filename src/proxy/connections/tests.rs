@@ -8,7 +8,7 @@ fn connections(max: usize) -> Arc<Connections> {
     Connections::new(max, 1 << 20, Clock::start(), Arc::new(Metrics::new("local")))
 }
 
-fn take(connections: &Arc<Connections>, peer: u8) -> Option<ConnectionPermit> {
+fn take(connections: &Arc<Connections>, peer: u8) -> Option<ClientConnectionPermit> {
     connections.acquire(IpAddr::from(Ipv4Addr::new(10, 0, 0, peer)), ConnectionActivity::new(connections.clock))
 }
 
@@ -28,12 +28,12 @@ async fn places_are_bounded_by_busy_connections_and_the_last_one_that_goes_is_no
 #[tokio::test]
 async fn a_silent_connection_of_the_address_that_holds_most_makes_room() {
     let connections = connections(3);
-    let places = [take(&connections, 1), take(&connections, 2), take(&connections, 2)].map(Option::unwrap);
-    let busy = places[1].activity().on_call_start(false);
-    let tasks = places.map(|place| {
-        let evictee = place.evictee();
+    let permits = [take(&connections, 1), take(&connections, 2), take(&connections, 2)].map(Option::unwrap);
+    let busy = permits[1].activity().on_call_start(false);
+    let tasks = permits.map(|permit| {
+        let evictee = permit.evictee();
         let task = tokio::spawn(async move {
-            let _place = place;
+            let _permit = permit;
             std::future::pending::<()>().await;
         });
         evictee.set_task(&task.abort_handle());
@@ -52,9 +52,9 @@ async fn a_silent_connection_of_the_address_that_holds_most_makes_room() {
 #[tokio::test]
 async fn under_pressure_silent_connections_go_and_none_is_accepted() {
     let connections = connections(10);
-    let place = take(&connections, 1).unwrap();
+    let permit = take(&connections, 1).unwrap();
     connections.set_pressure(PressureLevel::Stop);
-    assert!(!place.evictee().0.evicted.load(Ordering::Relaxed), "it was not silent for long");
+    assert!(!permit.evictee().0.evicted.load(Ordering::Relaxed), "it was not silent for long");
     assert!(connections.wait_for_capacity().now_or_never().is_none());
     connections.set_pressure(PressureLevel::None);
     connections.wait_for_capacity().await;
@@ -64,8 +64,8 @@ async fn under_pressure_silent_connections_go_and_none_is_accepted() {
 async fn an_address_that_holds_more_than_others_rarely_evicts_and_only_its_own() {
     let connections = connections(4);
     let few = take(&connections, 2).unwrap();
-    let held: Vec<ConnectionPermit> = (0..3).map(|_| take(&connections, 1).unwrap()).collect();
-    let busy: Vec<_> = held.iter().map(|place| place.activity().on_call_start(false)).collect();
+    let held: Vec<ClientConnectionPermit> = (0..3).map(|_| take(&connections, 1).unwrap()).collect();
+    let busy: Vec<_> = held.iter().map(|permit| permit.activity().on_call_start(false)).collect();
     assert!(take(&connections, 1).is_none(), "its own are busy, and the other address keeps its connection");
     assert!(!few.evictee().0.evicted.load(Ordering::Relaxed));
     drop(busy);
@@ -88,9 +88,9 @@ async fn an_address_that_is_alone_evicts_its_own_connections() {
 #[tokio::test]
 async fn a_connection_has_few_streams_while_half_of_the_budget_is_held() {
     let connections = connections(2);
-    let place = take(&connections, 1).unwrap();
-    assert!(place.streams_max(false) > STREAMS_MIN);
-    assert_eq!(place.streams_max(true), STREAMS_MIN);
+    let permit = take(&connections, 1).unwrap();
+    assert!(permit.streams_max(false) > STREAMS_MIN);
+    assert_eq!(permit.streams_max(true), STREAMS_MIN);
     let _other = take(&connections, 2).unwrap();
-    assert!(place.streams_max(false) >= STREAMS_MIN);
+    assert!(permit.streams_max(false) >= STREAMS_MIN);
 }

@@ -28,11 +28,11 @@ impl UndividedClasses {
         classes.get(class).is_some_and(|until| now < *until)
     }
 
-    /// Records that the responses to the parts of a call could not be joined. Returns `true` if calls
-    /// of its class are sent whole from now on.
+    /// Records that the responses to the parts of a call could not be joined. Returns `true` if
+    /// calls of its class are sent whole from now on.
     ///
-    /// Only a form that every response of the server has is remembered: a missing or incomplete body
-    /// is that of a single response.
+    /// Only a form that every response of the server has is remembered: a missing or incomplete
+    /// body is that of a single response.
     pub(super) fn on_mismatch(&self, now: Tick, class: &[u8], mismatch: MismatchKind) -> bool {
         if !matches!(mismatch, MismatchKind::Undeclared | MismatchKind::Shape) {
             return false;

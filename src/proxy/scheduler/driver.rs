@@ -48,8 +48,8 @@ struct Driver<'a> {
     weight_cap: ExportedCap,
     /// The server advertises that it batches by itself.
     batches_itself: bool,
-    /// Cost classes of calls that arrived before the limits that the server publishes were known, with
-    /// the document that has them. Their calls leave one by one until then.
+    /// Cost classes of calls that arrived before the limits that the server publishes were known,
+    /// with the document that has them. Their calls leave one by one until then.
     pending_limits: Vec<(CostClassId, LimitsSource)>,
     queued: HashMap<CallId, QueuedCall>,
     in_flight: HashMap<BatchId, InFlightExecution>,
@@ -228,7 +228,7 @@ impl<'a> Driver<'a> {
         tokio::task::spawn_blocking(move || {
             let start = clock.now();
             let plan = solve(&input);
-            metrics.plan_solved(clock.now().since(start));
+            metrics.record_plan_solved(clock.now().since(start));
             if let Some(events) = events.upgrade() {
                 // A plan lost to a full channel is superseded by the next one.
                 events.try_send(DriverEvent::Plan(generation, class, plan)).ok();
@@ -287,7 +287,7 @@ impl<'a> Driver<'a> {
         }
         let counts = self.core.counts();
         let slots_max = Some(counts.slots).filter(|slots| *slots < SLOTS_UNLIMITED);
-        self.supervisor.metrics.held(&counts, self.supervisor.config.limits.queue_items_max, slots_max);
+        self.supervisor.metrics.set_queue_gauges(&counts, self.supervisor.config.limits.queue_items_max, slots_max);
     }
 
     fn on_completion(&mut self, completion: Completion) {
@@ -296,7 +296,11 @@ impl<'a> Driver<'a> {
         }
         // An execution that its caller sends has no task here.
         let Some(InFlightExecution { task, scope }) = self.in_flight.remove(&completion.batch) else { return };
-        self.supervisor.metrics.executed(completion.observed.duration, completion.observed.outcome, task.is_some());
+        self.supervisor.metrics.record_execution(
+            completion.observed.duration,
+            completion.observed.outcome,
+            task.is_some(),
+        );
         if let Some(observer) = self.supervisor.metrics.observer()
             && completion.observed.outcome != BatchOutcome::Cancelled
         {
@@ -315,7 +319,7 @@ impl<'a> Driver<'a> {
             self.spawn_solver(class, input);
         }
         let learned = self.core.learned();
-        self.supervisor.metrics.learned(&learned, learned.changes.saturating_sub(self.counted_changes));
+        self.supervisor.metrics.set_learned(&learned, learned.changes.saturating_sub(self.counted_changes));
         self.counted_changes = learned.changes;
         self.export_caps();
     }

@@ -58,7 +58,7 @@ impl HoldReasons {
         }
         for &reason in HoldReason::VARIANTS {
             if held[reason as usize] > 0 {
-                metrics.calls_held(reason, held[reason as usize]);
+                metrics.record_held_calls(reason, held[reason as usize]);
             }
         }
     }

@@ -73,8 +73,8 @@ impl IdInterner {
         (call, new)
     }
 
-    /// Returns the id of the merge key of a call that is not queued; `None` if it has none. The id is
-    /// kept for a while, as after a queued call.
+    /// Returns the id of the merge key of a call that is not queued; `None` if it has none. The id
+    /// is kept for a while, as after a queued call.
     pub(super) fn key_of(&mut self, call: &crate::protocol::Call) -> Option<KeyId> {
         let MergeEligibility::With(key) = &call.merge else { return None };
         let id = self.keys.acquire(&**key);

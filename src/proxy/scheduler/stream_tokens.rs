@@ -9,11 +9,12 @@ use std::time::Duration;
 use crate::batching::{CostClassId, Tick};
 use crate::clock::Clock;
 
-/// Maximum number of classes that are counted, a bound on memory: a server has few models and routes.
-/// Beyond it, the counts begin again, which costs one measurement.
+/// Maximum number of classes that are counted, a bound on memory: a server has few models and
+/// routes. Beyond it, the counts begin again, which costs one measurement.
 const CLASSES_MAX: usize = 1024;
 
-/// Numbers of tokens by cost class. Each class has a limit of its own, which follows from its tokens.
+/// Numbers of tokens by cost class. Each class has a limit of its own, which follows from its
+/// tokens.
 #[derive(Debug, Default)]
 pub(super) struct ClassTokens(HashMap<CostClassId, StreamTokens>);
 
@@ -67,8 +68,8 @@ impl StreamRecorder {
         self.tokens.0.fetch_add(tokens, Ordering::Relaxed);
     }
 
-    /// Returns the time to the first token, and the tokens of all streams of its class so far; `None` before the
-    /// first token.
+    /// Returns the time to the first token, and the tokens of all streams of its class so far;
+    /// `None` before the first token.
     pub(super) fn observed(&self) -> Option<(Duration, u64)> {
         let first = Some(self.first.load(Ordering::Relaxed)).filter(|first| *first > 0)?;
         Some((Duration::from_nanos(first), self.tokens.0.load(Ordering::Relaxed)))

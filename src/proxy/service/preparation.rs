@@ -59,7 +59,7 @@ impl Proxy {
         let start = self.clock.now();
         let (endpoint, call) = self.parse_call(table, endpoint, buffered);
         let call = Arc::new(self.weigh_call(call));
-        self.metrics.overhead(OverheadStage::Read, self.clock.now().since(start));
+        self.metrics.record_overhead(OverheadStage::Read, self.clock.now().since(start));
         let CallRequirements { priority, slo, requested_deadlines, core_deadlines } =
             self.resolve_requirements(table, route, headers, arrival.at);
         recorder.set_slo(slo);

@@ -78,7 +78,7 @@ pub(super) struct Connector {
 pub(super) struct UpstreamIo {
     stream: IoStream,
     /// `None` for a connection that carries no call.
-    place: Option<UpstreamPermit>,
+    permit: Option<UpstreamPermit>,
 }
 
 #[derive(Debug)]
@@ -312,8 +312,8 @@ fn keep_alive(stream: &TcpStream) {
 
 impl UpstreamIo {
     /// Attaches a permit for the lifetime of the connection.
-    pub(super) fn with_permit(self, place: UpstreamPermit) -> Self {
-        Self { place: Some(place), ..self }
+    pub(super) fn with_permit(self, permit: UpstreamPermit) -> Self {
+        Self { permit: Some(permit), ..self }
     }
 
     /// Returns whether the server chose HTTP/2 with ALPN, or `None` if no protocol was negotiated.
@@ -328,7 +328,7 @@ impl UpstreamIo {
 impl AsyncRead for UpstreamIo {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let max = this.place.as_ref().map_or(usize::MAX, UpstreamPermit::read_max);
+        let max = this.permit.as_ref().map_or(usize::MAX, UpstreamPermit::read_max);
         match &mut this.stream {
             IoStream::Tcp(stream) => poll_read_within(stream, cx, buf, max),
             IoStream::Tls(stream) => poll_read_within(stream, cx, buf, max),
@@ -381,7 +381,7 @@ impl AsyncWrite for UpstreamIo {
 
 impl From<IoStream> for UpstreamIo {
     fn from(stream: IoStream) -> Self {
-        Self { stream, place: None }
+        Self { stream, permit: None }
     }
 }
 

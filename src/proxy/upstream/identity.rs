@@ -28,8 +28,8 @@ pub struct ServerIdentity {
 #[derive(Debug, Default)]
 pub(super) struct IdentityWatch {
     latest: watch::Sender<ServerIdentity>,
-    /// One more than the number of recoveries of the server at its last response to a client's call;
-    /// 0 before the first.
+    /// One more than the number of recoveries of the server at its last response to a client's
+    /// call; 0 before the first.
     answered: AtomicU64,
 }
 
@@ -75,8 +75,8 @@ impl IdentityWatch {
         }
     }
 
-    /// Stores the `Server` header of a response to a client's call, from a server that has recovered
-    /// this many times.
+    /// Stores the `Server` header of a response to a client's call, from a server that has
+    /// recovered this many times.
     pub(super) fn on_client_response(&self, headers: &HeaderMap, recoveries: u64) {
         self.on_response(headers);
         self.answered.store(recoveries.saturating_add(1), Ordering::Relaxed);

@@ -132,7 +132,7 @@ impl<'a> Isolation<'a> {
                 self.plan.split(part);
                 continue;
             }
-            self.inner.metrics.isolation_execution();
+            self.inner.metrics.record_isolation_execution();
             if part.len() == 1 {
                 self.send_member(part.start).await;
             } else {
@@ -218,7 +218,7 @@ impl<'a> Isolation<'a> {
 
     fn count_items(&self, part: MemberRange) {
         let items = part.map(|member| self.request.members.get(member).map_or(0, |call| call.items)).sum();
-        self.inner.metrics.items_isolated(items);
+        self.inner.metrics.record_isolated_items(items);
     }
 }
 

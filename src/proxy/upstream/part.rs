@@ -45,7 +45,7 @@ pub(super) async fn try_part(
     let clock = inner.clock;
     let began = clock.now();
     let sent = endpoint.write_batch(&members, request.deadline_ms);
-    inner.metrics.overhead(OverheadStage::Merge, clock.now().since(began));
+    inner.metrics.record_overhead(OverheadStage::Merge, clock.now().since(began));
     if let Some(too_large) = endpoint.detect_oversize(&members, &sent) {
         return judge_too_large(too_large, None);
     }
@@ -92,7 +92,7 @@ fn split_response(
 ) -> PartResult {
     let (endpoint, began) = (&request.endpoint, inner.clock.now());
     let split = endpoint.split_batch(members, sent, shared, Some((began, &inner.evidence)));
-    inner.metrics.overhead(OverheadStage::Split, inner.clock.now().since(began));
+    inner.metrics.record_overhead(OverheadStage::Split, inner.clock.now().since(began));
     match split {
         Ok(replies) => {
             endpoint.observe_tokens(members, shared, &inner.tokens);

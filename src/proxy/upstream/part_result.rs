@@ -56,8 +56,8 @@ pub(super) fn judge_failure(endpoint: &Endpoint, kind: FailureKind) -> PartResul
     }
 }
 
-/// Judges a batch that was rejected as a whole because of its size, or not sent at all. None of it was
-/// executed, so its parts are not replays.
+/// Judges a batch that was rejected as a whole because of its size, or not sent at all. None of it
+/// was executed, so its parts are not replays.
 pub(super) const fn judge_too_large(too_large: BatchTooLarge, refusal: Option<BatchRefusal>) -> PartResult {
     let limit = too_large.limit;
     PartResult::Retry {
@@ -118,7 +118,7 @@ pub(super) fn judge_mismatch(endpoint: &Endpoint, mismatch: &ResponseMismatch) -
 /// Logs and counts a response that cannot be split.
 pub(super) fn report_mismatch(inner: &Inner, request: &BatchRequest, mismatch: &ResponseMismatch, members: usize) {
     log_mismatch(request, mismatch, members);
-    inner.metrics.mismatch(mismatch.what.as_str());
+    inner.metrics.record_mismatch(mismatch.what.as_str());
 }
 
 fn log_mismatch(request: &BatchRequest, mismatch: &ResponseMismatch, members: usize) {

@@ -39,8 +39,8 @@ pub(super) struct LimitsCache(Mutex<LookUpStates>);
 #[derive(Debug, Default)]
 struct LookUpStates(HashMap<LimitsSource, LookUpState>);
 
-/// State of the look-up of one document. It applies to one server: it starts again once the server has become
-/// reachable after a failure, because it may have been replaced.
+/// State of the look-up of one document. It applies to one server: it starts again once the server
+/// has become reachable after a failure, because it may have been replaced.
 #[derive(Debug, Default)]
 struct LookUpState {
     /// Number of recoveries of the server to which the other fields apply.
@@ -83,9 +83,9 @@ pub(super) fn published_limits(inner: &Arc<Inner>, source: &LimitsSource) -> Lim
     known
 }
 
-/// Returns whether the server is known to batch text generation by itself. An engine names itself in
-/// the head of its responses or in a document. Any other server is known not to be one once each of
-/// these look-ups has succeeded and a call was answered.
+/// Returns whether the server is known to batch text generation by itself. An engine names itself
+/// in the head of its responses or in a document. Any other server is known not to be one once each
+/// of these look-ups has succeeded and a call was answered.
 pub(super) fn batches_text(inner: &Arc<Inner>) -> Option<bool> {
     let recoveries = inner.health.recovery_count();
     if inner.identity.is_engine() {
@@ -212,8 +212,8 @@ impl Drop for LookUp {
     }
 }
 
-/// Judges a response to the request for a document. An error of the client, such as 404, is that of a
-/// server without this path, and 501 that of one without this method.
+/// Judges a response to the request for a document. An error of the client, such as 404, is that of
+/// a server without this path, and 501 that of one without this method.
 fn judge_response(source: &LimitsSource, status: StatusCode, body: &[u8]) -> LookUpResult {
     if status.is_success() {
         return source.parse(body).map_or(LookUpResult::Failed, LookUpResult::Found);

@@ -131,8 +131,8 @@ impl Inner {
         purpose: &ConnectionPurpose,
         speak: AlpnProtocols,
     ) -> std::io::Result<super::connect::UpstreamIo> {
-        let place = self.places.acquire(purpose).await.map_err(std::io::Error::other)?;
-        Ok(self.connect(speak).await?.with_permit(place))
+        let permit = self.permits.acquire(purpose).await.map_err(std::io::Error::other)?;
+        Ok(self.connect(speak).await?.with_permit(permit))
     }
 
     /// Opens a connection and records the result for readiness. A failure starts the probe unless

@@ -45,8 +45,8 @@ impl PressureLevel {
         }
     }
 
-    /// Returns the level after this number of failed measurements in a row. Reading fails if no file
-    /// descriptor is left, and the group may be as full as before.
+    /// Returns the level after this number of failed measurements in a row. Reading fails if no
+    /// file descriptor is left, and the group may be as full as before.
     fn without_usage(self, failed: u32) -> Self {
         if failed < FAILED_MAX { self } else { self.min(Self::Shrink) }
     }

@@ -57,7 +57,7 @@ impl LocalAddress {
 /// Serves a router until `stopped` resolves, then completes the requests in progress and returns.
 pub async fn serve_router(listener: TcpListener, router: Router, stopped: impl Future<Output = ()>) {
     let graceful = GracefulShutdown::new();
-    let places = ConnectionLimiter::new(BOUNDS);
+    let limiter = ConnectionLimiter::new(BOUNDS);
     let mut stopped = pin!(stopped);
     let mut is_failing = false;
     loop {
@@ -68,8 +68,8 @@ pub async fn serve_router(listener: TcpListener, router: Router, stopped: impl F
         match accepted {
             Ok((stream, peer)) => {
                 is_failing = false;
-                let Some(place) = places.take(peer.ip()) else { continue };
-                tokio::spawn(connection(stream, router.clone(), Arc::new(place), graceful.watcher()));
+                let Some(permit) = limiter.take(peer.ip()) else { continue };
+                tokio::spawn(connection(stream, router.clone(), Arc::new(permit), graceful.watcher()));
             }
             Err(error) => {
                 if !is_failing {
@@ -84,13 +84,13 @@ pub async fn serve_router(listener: TcpListener, router: Router, stopped: impl F
     graceful.shutdown().await;
 }
 
-async fn connection(stream: TcpStream, router: Router, place: Arc<ConnectionPermit>, watcher: Watcher) {
+async fn connection(stream: TcpStream, router: Router, permit: Arc<ConnectionPermit>, watcher: Watcher) {
     // The option fails only on a socket that is already closed.
     stream.set_nodelay(true).ok();
     let local = stream.local_addr().ok().map(LocalAddress);
-    let answering = place.clone();
+    let answering = permit.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let (router, place) = (router.clone(), answering.clone());
+        let (router, permit) = (router.clone(), answering.clone());
         async move {
             let (mut head, body) = request.into_parts();
             if let Some(local) = local {
@@ -102,7 +102,7 @@ async fn connection(stream: TcpStream, router: Router, place: Arc<ConnectionPerm
                 Ok(Err(_)) => return Ok(error_response(StatusCode::PAYLOAD_TOO_LARGE)),
                 Err(_) => return Ok(error_response(StatusCode::REQUEST_TIMEOUT)),
             };
-            let _busy = place.mark_busy();
+            let _busy = permit.mark_busy();
             router.oneshot(Request::from_parts(head, Body::from(body))).await.map_err(|never: Infallible| never)
         }
     });
@@ -115,7 +115,7 @@ async fn connection(stream: TcpStream, router: Router, place: Arc<ConnectionPerm
     tokio::select! {
         // An error is caused by the peer, such as a malformed head or a reset.
         _ = watcher.watch(connection) => {}
-        () = place.wait_for_end(IDLE_TIMEOUT) => {}
+        () = permit.wait_for_end(IDLE_TIMEOUT) => {}
     }
 }
 
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     /// Sends a request on a new connection and returns the first line of the response.
-    async fn ask(address: SocketAddr) -> String {
+    async fn status_line_of(address: SocketAddr) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(b"GET /livez HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").await.unwrap();
         let mut answer = String::new();
@@ -156,11 +156,11 @@ mod tests {
             }
             held.push(stream);
         }
-        assert_eq!(ask(address).await, "HTTP/1.1 200 OK");
+        assert_eq!(status_line_of(address).await, "HTTP/1.1 200 OK");
         // All connections beyond the share of one address have been closed.
         let (oldest, mut byte) = (&mut held[0], [0]);
         assert!(matches!(oldest.read(&mut byte).await, Ok(0) | Err(_)));
-        assert_eq!(ask(address).await, "HTTP/1.1 200 OK");
+        assert_eq!(status_line_of(address).await, "HTTP/1.1 200 OK");
         serving.abort();
     }
 
@@ -180,7 +180,7 @@ mod tests {
         };
         let router = Router::new().route("/livez", get(handler));
         let serving = tokio::spawn(serve_router(listener, router, std::future::pending()));
-        assert_eq!(ask(address).await, "HTTP/1.1 200 OK");
+        assert_eq!(status_line_of(address).await, "HTTP/1.1 200 OK");
         serving.abort();
     }
 

@@ -30,7 +30,7 @@ pub struct DispatchSample {
 
 impl Metrics {
     /// Records a dispatched batch. `delays` contains the queueing time of each member.
-    pub fn dispatched(&self, batch: &DispatchSample, delays: impl Iterator<Item = Duration>) {
+    pub fn record_dispatch(&self, batch: &DispatchSample, delays: impl Iterator<Item = Duration>) {
         let DispatchSample { cause, members, items, items_max, weight, weight_max } = *batch;
         let series = &self.shared.batches;
         let cause = DispatchCause::ALL.iter().position(|known| *known == cause).unwrap_or(0);
@@ -51,38 +51,38 @@ impl Metrics {
         if members > 1 {
             self.stats.shared_batches.fetch_add(1, Ordering::Relaxed);
         }
-        self.shared.sampled(4 + members);
+        self.shared.record_samples(4 + members);
     }
 
     /// Records a completed execution. `shared` is `false` for an unbatched call sent as received,
     /// which may fail because of its own content.
-    pub fn executed(&self, took: Duration, outcome: BatchOutcome, shared: bool) {
+    pub fn record_execution(&self, took: Duration, outcome: BatchOutcome, shared: bool) {
         let failed = outcome != BatchOutcome::Ok;
         self.shared.batches.executions[usize::from(failed)].record(took.as_secs_f64());
         if shared && failed && outcome != BatchOutcome::Cancelled {
             self.stats.executions_failed.fetch_add(1, Ordering::Relaxed);
         }
-        self.shared.sampled(1);
+        self.shared.record_samples(1);
     }
 
     /// Records a batch response that could not be split.
-    pub fn mismatch(&self, kind: &'static str) {
+    pub fn record_mismatch(&self, kind: &'static str) {
         self.shared.recorder.counter(Metric::Mismatches, &[kind.into()]).increment(1);
         self.stats.mismatches.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Records a member of a batch that was to be sent alone as well.
-    pub fn verified(&self, result: VerifyResult) {
+    pub fn record_verification(&self, result: VerifyResult) {
         self.shared.process.verifications[result as usize].increment(1);
     }
 
     /// Sets the largest difference found by verifications.
-    pub fn verify_difference(&self, largest: f64) {
+    pub fn set_verify_difference(&self, largest: f64) {
         self.shared.process.verify_difference.set(largest);
     }
 
     /// Records an upstream call made by isolation.
-    pub fn isolation_execution(&self) {
+    pub fn record_isolation_execution(&self) {
         self.shared.upstream.isolation_executions.increment(1);
         self.stats.isolation_executions.fetch_add(1, Ordering::Relaxed);
         if let Some(observer) = self.observer() {
@@ -91,43 +91,43 @@ impl Metrics {
     }
 
     /// Records items answered by isolation.
-    pub fn items_isolated(&self, items: u32) {
+    pub fn record_isolated_items(&self, items: u32) {
         self.shared.upstream.items_isolated.increment(u64::from(items));
         self.stats.items_isolated.fetch_add(u64::from(items), Ordering::Relaxed);
     }
 
     /// Records processing time of the proxy.
-    pub fn overhead(&self, stage: OverheadStage, took: Duration) {
+    pub fn record_overhead(&self, stage: OverheadStage, took: Duration) {
         self.shared.batches.overhead[stage as usize].record(took.as_secs_f64());
-        self.shared.sampled(1);
+        self.shared.record_samples(1);
     }
 
     /// Sets the largest deadline shift of this port.
-    pub fn deadline_shift(&self, shift: Duration) {
-        self.gauges.deadline_shift(shift);
+    pub fn set_deadline_shift(&self, shift: Duration) {
+        self.gauges.set_deadline_shift(shift);
     }
 
     /// Sets the number of cost classes that are not merged because the server rejects their
     /// batches.
-    pub fn merging_suspended(&self, classes: usize) {
-        self.gauges.merging_suspended(classes);
+    pub fn set_merging_suspended(&self, classes: usize) {
+        self.gauges.set_merging_suspended(classes);
     }
 
     /// Records the learned state of the core. `changes` is the number of upstream changes since the
     /// previous call.
-    pub fn learned(&self, learned: &LearnedGauges, changes: u64) {
+    pub fn set_learned(&self, learned: &LearnedGauges, changes: u64) {
         self.stats.settling.store(learned.settling, Ordering::Relaxed);
-        self.gauges.learned(learned, changes);
+        self.gauges.set_learned(learned, changes);
     }
 
     /// Records the time to solve a plan.
-    pub fn plan_solved(&self, took: Duration) {
-        self.gauges.plan_solved(took);
-        self.shared.sampled(1);
+    pub fn record_plan_solved(&self, took: Duration) {
+        self.gauges.record_plan_solved(took);
+        self.shared.record_samples(1);
     }
 
     /// Sets the gauges of queue and slots. `slots_max` is `None` if no limit is set.
-    pub fn held(&self, counts: &QueueGauges, queue_items_max: u32, slots_max: Option<u32>) {
+    pub fn set_queue_gauges(&self, counts: &QueueGauges, queue_items_max: u32, slots_max: Option<u32>) {
         self.gauges.set_counts(counts, (queue_items_max, slots_max), &self.stats);
     }
 
@@ -138,7 +138,7 @@ impl Metrics {
     }
 
     /// Updates the age of the oldest queued call, which changes without events.
-    pub fn aged(&self, now: Tick) {
+    pub fn update_queue_age(&self, now: Tick) {
         self.shared.ports.iter().for_each(|port| port.update_age(now));
     }
 }
@@ -150,9 +150,9 @@ mod tests {
     #[test]
     fn failed_executions_have_a_series_of_their_own() {
         let metrics = Metrics::new("local");
-        metrics.executed(Duration::from_millis(30), BatchOutcome::Ok, true);
-        metrics.executed(Duration::from_millis(30), BatchOutcome::Cancelled, true);
-        metrics.executed(Duration::from_millis(30), BatchOutcome::Ok, true);
+        metrics.record_execution(Duration::from_millis(30), BatchOutcome::Ok, true);
+        metrics.record_execution(Duration::from_millis(30), BatchOutcome::Cancelled, true);
+        metrics.record_execution(Duration::from_millis(30), BatchOutcome::Ok, true);
         let (text, name) = (metrics.render(), Metric::ExecutionDuration.name());
         for line in ["_count{outcome=\"ok\"} 2", "_count{outcome=\"failed\"} 1"] {
             assert!(text.contains(&format!("{name}{line}")), "{line}: {text}");

@@ -31,7 +31,7 @@ pub struct UnrecognisedCounter(Arc<AtomicU64>);
 impl Metrics {
     /// Returns the call counters of one protocol.
     #[must_use]
-    pub fn calls(&self, protocol: &'static str) -> CallCounters {
+    pub fn call_counters(&self, protocol: &'static str) -> CallCounters {
         let outcomes = std::array::from_fn(|at| {
             let policy = self.shared.policy.clone();
             let values: [SharedString; 3] = [policy.into(), protocol.into(), Outcome::VARIANTS[at].as_str().into()];
@@ -42,20 +42,20 @@ impl Metrics {
 
     /// Returns the counter of calls that were not merged for `reason`.
     #[must_use]
-    pub fn passed(&self, reason: &'static str) -> UnmergedCounter {
+    pub fn unmerged_counter(&self, reason: &'static str) -> UnmergedCounter {
         let counter = self.shared.recorder.counter(Metric::CallsPassed, &[reason.into()]);
         UnmergedCounter(counter, self.shared.passed.take(reason))
     }
 
     /// Returns the number of calls that were not merged, by reason.
     #[must_use]
-    pub fn passed_counts(&self) -> Vec<(&'static str, u64)> {
+    pub fn unmerged_counts(&self) -> Vec<(&'static str, u64)> {
         self.shared.passed.counts()
     }
 
     /// Returns the counter of calls that no adapter recognised for `cause`.
     #[must_use]
-    pub fn unrecognised(&self, cause: &'static str) -> UnrecognisedCounter {
+    pub fn unrecognised_counter(&self, cause: &'static str) -> UnrecognisedCounter {
         UnrecognisedCounter(self.shared.unrecognised.take(cause))
     }
 
@@ -72,23 +72,23 @@ impl Metrics {
     }
 
     /// Records calls that are dispatched after they waited for `reason`.
-    pub fn calls_held(&self, reason: HoldReason, calls: u64) {
+    pub fn record_held_calls(&self, reason: HoldReason, calls: u64) {
         self.shared.calls.held[reason as usize].increment(calls);
     }
 
     /// Records a call that is sent in parts.
-    pub fn call_divided(&self, parts: usize) {
+    pub fn record_division(&self, parts: usize) {
         self.shared.calls.divided.increment(1);
         self.shared.calls.parts.increment(parts as u64);
     }
 
     /// Records the outcome of items.
-    pub fn items(&self, outcome: Outcome, items: u32) {
+    pub fn record_items(&self, outcome: Outcome, items: u32) {
         self.shared.calls.items[outcome as usize].increment(u64::from(items));
     }
 
     /// Records items that were rejected or expired, by reason.
-    pub fn items_unserved(&self, outcome: Outcome, kind: FailureKind, items: u32) {
+    pub fn record_unserved_items(&self, outcome: Outcome, kind: FailureKind, items: u32) {
         let place = |kinds: &[FailureKind]| kinds.iter().position(|known| *known == kind);
         let counter = match outcome {
             Outcome::Rejected => place(&REJECT_REASONS).and_then(|at| self.shared.calls.rejected.get(at)),
@@ -101,7 +101,7 @@ impl Metrics {
     }
 
     /// Records a completed call with an SLO.
-    pub fn slo(&self, met: bool) {
+    pub fn record_slo(&self, met: bool) {
         self.shared.calls.slo[usize::from(!met)].increment(1);
     }
 }
@@ -110,7 +110,7 @@ impl Metrics {
 
 impl CallCounters {
     /// Records the outcome of a call.
-    pub fn ended(&self, outcome: Outcome) {
+    pub fn record(&self, outcome: Outcome) {
         self.outcomes[outcome as usize].increment(1);
     }
 }

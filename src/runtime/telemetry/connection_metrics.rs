@@ -8,40 +8,40 @@ use super::series::to_f64;
 
 impl Metrics {
     /// Sets the number of open connections.
-    pub fn connections(&self, open: usize) {
+    pub fn set_open_connections(&self, open: usize) {
         self.shared.connections.open.set(to_f64(open as u64));
         if open == 0 {
-            self.shared.settle();
+            self.shared.release_samples();
         }
     }
 
     /// Records a connection that was rejected.
-    pub fn connection_shed(&self) {
+    pub fn record_shed_connection(&self) {
         self.shared.connections.shed.increment(1);
     }
 
     /// Records a connection that is ended because its client exceeded a limit.
-    pub fn connection_flooded(&self, reason: FloodReason) {
+    pub fn record_flooded_connection(&self, reason: FloodReason) {
         self.shared.connections.flooded[reason as usize].increment(1);
     }
 
     /// Records a connection of a captured port that was relayed as bytes.
-    pub fn relayed(&self, reason: RelayReason) {
+    pub fn record_relay(&self, reason: RelayReason) {
         self.shared.recorder.counter(Metric::ConnectionsRelayed, &[reason.as_str().into()]).increment(1);
     }
 
     /// Records a failed TLS handshake with a client.
-    pub fn handshake_failed(&self, result: HandshakeResult) {
+    pub fn record_failed_handshake(&self, result: HandshakeResult) {
         self.shared.recorder.counter(Metric::TlsHandshakesFailed, &[result.as_str().into()]).increment(1);
     }
 
     /// Records a certificate reload. `side` is the peer that the certificate is presented to.
-    pub fn certificates_reloaded(&self, side: &'static str, result: ReloadResult) {
+    pub fn record_certificate_reload(&self, side: &'static str, result: ReloadResult) {
         self.shared.recorder.counter(Metric::TlsReloads, &[side.into(), result.as_str().into()]).increment(1);
     }
 
     /// Sets the expiry of the certificate in use, in seconds since the Unix epoch.
-    pub fn certificate_expires(&self, side: &'static str, at: u64) {
+    pub fn set_certificate_expiry(&self, side: &'static str, at: u64) {
         self.shared.recorder.gauge(Metric::TlsExpiry, &[side.into()]).set(to_f64(at));
     }
 }

@@ -1,5 +1,5 @@
-//! End-to-end latency of calls, by route and outcome, the calls that a route passes through, and the
-//! tokens of those that generate text.
+//! End-to-end latency of calls, by route and outcome, the calls that a route passes through, and
+//! the tokens of those that generate text.
 //!
 //! A histogram is registered with its first sample, since every bucket is a series and most routes
 //! have only two of the six outcomes.
@@ -57,7 +57,7 @@ impl RouteDurations {
             shared.recorder.histogram(Metric::CallDuration, &[route.clone().into(), outcome.as_str().into()])
         });
         histogram.record(latency.as_secs_f64());
-        shared.sampled(1);
+        shared.record_samples(1);
     }
 
     /// Records the time to the first part of a streamed text.
@@ -66,7 +66,7 @@ impl RouteDurations {
         let histogram =
             first_token.get_or_init(|| shared.recorder.histogram(Metric::FirstToken, &[route.clone().into()]));
         histogram.record(time.as_secs_f64());
-        shared.sampled(1);
+        shared.record_samples(1);
     }
 
     /// Records the mean time between two tokens of a stream.
@@ -75,11 +75,11 @@ impl RouteDurations {
         let histogram = output_token_time
             .get_or_init(|| shared.recorder.histogram(Metric::OutputTokenTime, &[route.clone().into()]));
         histogram.record(time.as_secs_f64());
-        shared.sampled(1);
+        shared.record_samples(1);
     }
 
-    /// Records the tokens of a call in one direction, `input` or `output`. `source` is `usage` if the
-    /// response reports them, and `events` if its events were counted.
+    /// Records the tokens of a call in one direction, `input` or `output`. `source` is `usage` if
+    /// the response reports them, and `events` if its events were counted.
     pub fn record_tokens(&self, direction: &'static str, source: &'static str, tokens: u64) {
         let RouteHistograms { shared, route, .. } = &*self.0;
         let labels = [route.clone().into(), direction.into(), source.into()];

@@ -34,7 +34,7 @@ impl Metrics {
         recorder.counter(Metric::EngineTokens, &[]).increment(tokens as u64);
         recorder.counter(Metric::EngineSequences, &[]).increment(sequences as u64);
         recorder.histogram(Metric::EngineExecution, &[]).record(took.as_secs_f64());
-        self.shared.sampled(1);
+        self.shared.record_samples(1);
     }
 
     /// Sets the memory that the engine has reserved on its device, in bytes.
@@ -57,13 +57,13 @@ impl Metrics {
     /// Records the time to parse and tokenise calls.
     pub fn engine_tokenized(&self, took: Duration) {
         self.shared.recorder.histogram(Metric::EngineTokenize, &[]).record(took.as_secs_f64());
-        self.shared.sampled(1);
+        self.shared.record_samples(1);
     }
 
     /// Records the time to render responses.
     pub fn engine_rendered(&self, took: Duration) {
         self.shared.recorder.histogram(Metric::EngineRender, &[]).record(took.as_secs_f64());
-        self.shared.sampled(1);
+        self.shared.record_samples(1);
     }
 }
 

@@ -44,19 +44,19 @@ impl PortGauges {
         recorder.port_gauge(Metric::Limit, &[limit.into(), source.into()], self.port.as_deref()).set(value);
     }
 
-    pub(super) fn deadline_shift(&self, shift: Duration) {
+    pub(super) fn set_deadline_shift(&self, shift: Duration) {
         self.series.deadline_shift.set(shift.as_secs_f64());
     }
 
-    pub(super) fn merging_suspended(&self, classes: usize) {
+    pub(super) fn set_merging_suspended(&self, classes: usize) {
         self.series.merging_suspended.set(to_f64(classes as u64));
     }
 
-    pub(super) fn plan_solved(&self, took: Duration) {
+    pub(super) fn record_plan_solved(&self, took: Duration) {
         self.series.plan_solve.record(took.as_secs_f64());
     }
 
-    pub(super) fn learned(&self, learned: &LearnedGauges, changes: u64) {
+    pub(super) fn set_learned(&self, learned: &LearnedGauges, changes: u64) {
         let series = &self.series;
         let seconds = |nanos| to_f64(nanos) / 1e9;
         let permille = |permille| to_f64(permille) / 1e3;

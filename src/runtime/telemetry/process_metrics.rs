@@ -8,20 +8,20 @@ use super::series::to_f64;
 
 impl Metrics {
     /// Sets the number of buffered bytes, and the total number of evictions.
-    pub fn buffered(&self, bytes: usize, evicted: u64) {
+    pub fn set_buffered(&self, bytes: usize, evicted: u64) {
         self.shared.process.buffered_bytes.set(to_f64(bytes as u64));
         self.shared.process.buffers_evicted.absolute(evicted);
     }
 
     /// Sets a limit of the policy, which applies to every port.
-    pub fn limit(&self, limit: &'static str, source: &'static str, value: f64) {
+    pub fn set_limit(&self, limit: &'static str, source: &'static str, value: f64) {
         self.shared.recorder.gauge(Metric::Limit, &[limit.into(), source.into()]).set(value);
     }
 
     /// Sets the limit of a previous source to NaN. A series cannot be removed from the registry, so
     /// NaN marks it as obsolete.
     pub fn clear_policy_limit(&self, limit: &'static str, source: &'static str) {
-        self.limit(limit, source, f64::NAN);
+        self.set_limit(limit, source, f64::NAN);
     }
 
     /// Sets a limit of this port, learned or published; NaN once the limit has another source.
@@ -39,12 +39,12 @@ impl Metrics {
     }
 
     /// Sets the state of the crash guard.
-    pub fn crash_guard(&self, on: bool) {
+    pub fn set_crash_guard(&self, on: bool) {
         self.shared.process.crash_guard.set(f64::from(u8::from(on)));
     }
 
     /// Sets the drain state, which may end when the application has restarted.
-    pub fn draining(&self, draining: bool) {
+    pub fn set_draining(&self, draining: bool) {
         self.shared.process.draining.set(f64::from(u8::from(draining)));
     }
 

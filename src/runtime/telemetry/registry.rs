@@ -152,7 +152,7 @@ impl MetricsShared {
 
     /// Counts histogram samples and runs upkeep every [`UPKEEP_EVERY`] of them. Histograms keep
     /// every sample until then, and no task exists that would do it.
-    pub(super) fn sampled(&self, samples: usize) {
+    pub(super) fn record_samples(&self, samples: usize) {
         let before = self.samples.fetch_add(samples, Ordering::Relaxed);
         if before / UPKEEP_EVERY != (before + samples) / UPKEEP_EVERY {
             self.recorder.run_upkeep();
@@ -161,7 +161,7 @@ impl MetricsShared {
 
     /// Frees the memory that the recorder holds after many samples. Called when the last connection
     /// is closed.
-    pub(super) fn settle(&self) {
+    pub(super) fn release_samples(&self) {
         let samples = self.samples.load(Ordering::Relaxed);
         if samples.wrapping_sub(self.settled.load(Ordering::Relaxed)) >= UPKEEP_EVERY {
             self.settled.store(samples, Ordering::Relaxed);
@@ -181,8 +181,8 @@ mod tests {
     #[test]
     fn the_exposition_has_types_help_and_buckets() {
         let metrics = Metrics::new("local");
-        metrics.calls("openai").ended(Outcome::Served);
-        metrics.overhead(OverheadStage::Read, Duration::from_micros(30));
+        metrics.call_counters("openai").record(Outcome::Served);
+        metrics.record_overhead(OverheadStage::Read, Duration::from_micros(30));
         let text = metrics.render();
         assert!(text.contains("# TYPE groupage_calls_total counter"), "{text}");
         assert!(
@@ -196,14 +196,14 @@ mod tests {
     fn several_ports_have_gauges_of_their_own_and_counts_that_add_up() {
         let ports = Metrics::of_ports("local", &[8080, 8081]);
         let counts = |items| QueueGauges { queue_items: items, in_flight: 1, slots: 2, ..QueueGauges::default() };
-        ports[0].held(&counts(3), 10, Some(2));
-        ports[1].held(&counts(4), 10, None);
-        ports[0].held(&counts(1), 10, Some(2));
+        ports[0].set_queue_gauges(&counts(3), 10, Some(2));
+        ports[1].set_queue_gauges(&counts(4), 10, None);
+        ports[0].set_queue_gauges(&counts(1), 10, Some(2));
         ports[1].set_port_limit("batch_items_max", "learned", 7.0);
         for (port, metrics) in ports.iter().enumerate() {
             let exploration_nanos = 2_000_000_000 * (port as u64 + 1);
-            metrics.learned(&LearnedGauges { exploration_nanos, ..LearnedGauges::default() }, 1);
-            metrics.items(Outcome::Served, 5);
+            metrics.set_learned(&LearnedGauges { exploration_nanos, ..LearnedGauges::default() }, 1);
+            metrics.record_items(Outcome::Served, 5);
         }
         let stats = &ports[0].stats;
         assert_eq!((stats.queue_items.load(Ordering::Relaxed), stats.in_flight.load(Ordering::Relaxed)), (5, 2));
@@ -221,7 +221,7 @@ mod tests {
             assert!(text.contains(line), "{line}: {text}");
         }
         let one = Metrics::of_ports("local", &[8080]);
-        one[0].held(&counts(2), 10, None);
+        one[0].set_queue_gauges(&counts(2), 10, None);
         assert!(one[0].render().contains("groupage_queue_items 2"));
     }
 
@@ -229,7 +229,7 @@ mod tests {
     fn samples_are_tidied_without_a_scrape() {
         let metrics = Metrics::new("local");
         for _ in 0..UPKEEP_EVERY * 2 {
-            metrics.overhead(OverheadStage::Write, Duration::from_micros(1));
+            metrics.record_overhead(OverheadStage::Write, Duration::from_micros(1));
         }
         assert!(metrics.shared.samples.load(Ordering::Relaxed) >= UPKEEP_EVERY * 2);
     }

@@ -35,7 +35,7 @@ impl Metrics {
         recorder.histogram(Metric::PredictedBatchItems, &[]).record(f64::from(items));
         let waited = recorder.histogram(Metric::PredictedQueueDelay, &[]);
         delays.for_each(|delay| waited.record(delay.as_secs_f64()));
-        self.shared.sampled(1 + members);
+        self.shared.record_samples(1 + members);
     }
 
     /// Records the predicted end of a call and its latency since arrival.
@@ -44,7 +44,7 @@ impl Metrics {
         recorder.counter(Metric::PredictedCalls, &[outcome.as_str().into()]).increment(1);
         if outcome == Outcome::Served {
             recorder.histogram(Metric::PredictedLatency, &[]).record(latency.as_secs_f64());
-            self.shared.sampled(1);
+            self.shared.record_samples(1);
         }
     }
 

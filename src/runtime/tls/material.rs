@@ -40,7 +40,7 @@ impl Validity {
 pub fn validity(der: &CertificateDer<'_>) -> Option<Validity> {
     let certificate = ParsedCertificate::try_from(der).ok()?;
     let provider = provider();
-    let ask = |at: Duration| {
+    let validity_at = |at: Duration| {
         let at = UnixTime::since_unix_epoch(at);
         let algorithms = provider.signature_verification_algorithms.all;
         match verify_server_cert_signed_by_trust_anchor(&certificate, &RootCertStore::empty(), &[], at, algorithms) {
@@ -48,12 +48,12 @@ pub fn validity(der: &CertificateDer<'_>) -> Option<Validity> {
             _ => None,
         }
     };
-    let begin = match ask(Duration::ZERO)? {
+    let begin = match validity_at(Duration::ZERO)? {
         NotValidYetContext { not_before, .. } => not_before.as_secs(),
         // Valid since 1970 or earlier.
         _ => 0,
     };
-    let ExpiredContext { not_after, .. } = ask(Duration::from_secs(u64::MAX))? else { return None };
+    let ExpiredContext { not_after, .. } = validity_at(Duration::from_secs(u64::MAX))? else { return None };
     Some(Validity { begin, end: not_after.as_secs() })
 }
 

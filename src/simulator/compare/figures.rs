@@ -2,7 +2,7 @@
 
 use crate::batching::{DispatchPolicy as Rule, Limits, PriorityClass, ScopeLimits, Tick};
 
-use super::super::groupage::GroupagePolicy;
+use super::super::groupage_policy::GroupagePolicy;
 use super::super::metrics::CallFilter;
 use super::super::scenario::Scenario;
 use super::super::{RunResult, SimPolicy, run};

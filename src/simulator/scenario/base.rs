@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::batching::Tick;
 
-use super::super::upstream::{EngineServer, ServerLimits, SlotServer, StallModel, UpstreamKind};
+use super::super::upstream::{BatchingServer, ServerLimits, SlotServer, StallModel, UpstreamKind};
 use super::super::workload::{ArrivalProcess, CallMix, ThinkTime, WeightDistribution, Workload};
 use super::{AFFINE, CPU, PADDED, POW2, Scenario, THRASH, TILE8};
 
@@ -34,7 +34,7 @@ pub fn base_rows(horizon: Duration) -> Vec<Scenario> {
             host_after: Duration::from_micros(1500),
             ..server.clone()
         }),
-        Scenario { upstream: UpstreamKind::Engine(EngineServer::new(AFFINE)), ..poisson("engine", 2000.0) },
+        Scenario { upstream: UpstreamKind::Engine(BatchingServer::new(AFFINE)), ..poisson("engine", 2000.0) },
         poisson("reject >16", 1200.0).with_server(SlotServer {
             ceilings: ServerLimits { items_max: Some(16), ..ServerLimits::default() },
             ..server.clone()

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::batching::Tick;
 use crate::curve::CostCurve;
-use crate::groupage::GroupagePolicy;
+use crate::groupage_policy::GroupagePolicy;
 use crate::metrics::CallFilter;
 use crate::scenario::Scenario;
 use crate::upstream::SlotServer;

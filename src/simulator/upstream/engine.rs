@@ -8,11 +8,11 @@ use super::super::batch::{ResponseStatus, SimBatchId};
 use super::super::curve::BatchLoad;
 use super::super::event_queue::{EventQueue, SimEvent, UpstreamStep};
 use super::super::random::RandomStream;
-use super::{EngineServer, REFUSAL, duration, millis};
+use super::{BatchingServer, REFUSAL, duration, millis};
 
 #[derive(Debug)]
 pub(crate) struct EngineState {
-    spec: EngineServer,
+    spec: BatchingServer,
     draw: RandomStream,
     /// Batches in the front end, in order of sending.
     arriving: VecDeque<BatchPart>,
@@ -39,7 +39,7 @@ struct BatchPart {
 // === impl EngineState ===
 
 impl EngineState {
-    pub(super) fn new(spec: EngineServer, draw: RandomStream) -> Self {
+    pub(super) fn new(spec: BatchingServer, draw: RandomStream) -> Self {
         Self {
             spec,
             draw,

@@ -3,7 +3,7 @@
 
 use groupage_batching::Feature;
 use groupage_simulator::compare::{AverageFigures, PolicyRuns, shown_calls};
-use groupage_simulator::groupage::GroupagePolicy;
+use groupage_simulator::groupage_policy::GroupagePolicy;
 use groupage_simulator::scenario::{PolicyOverrides, Scenario};
 
 use super::{CaseReport, named, verdict};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use groupage_batching::Tick;
 use groupage_simulator::baseline::Baseline;
 use groupage_simulator::compare::{AverageFigures, PolicyRuns};
-use groupage_simulator::groupage::GroupagePolicy;
+use groupage_simulator::groupage_policy::GroupagePolicy;
 use groupage_simulator::metrics::CallFilter;
 use groupage_simulator::scenario::{HORIZON, PolicyOverrides, Scenario};
 use groupage_simulator::workload::ArrivalProcess;

@@ -4,7 +4,7 @@
 use groupage_batching::LateTreatment;
 use groupage_simulator::baseline::Baseline;
 use groupage_simulator::compare::{AverageFigures, PolicyRuns};
-use groupage_simulator::groupage::GroupagePolicy;
+use groupage_simulator::groupage_policy::GroupagePolicy;
 use groupage_simulator::metrics::CallFilter;
 use groupage_simulator::scenario::{PolicyOverrides, Scenario};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use groupage_simulator::curve::CostCurve;
-use groupage_simulator::upstream::{EngineServer, SharedServer, SlotServer, Slowdown, UpstreamKind};
+use groupage_simulator::upstream::{BatchingServer, SharedServer, SlotServer, Slowdown, UpstreamKind};
 
 /// Standard deviation of the logarithm of an execution's time.
 const SIGMA: f64 = 0.07;
@@ -86,7 +86,7 @@ impl NamedServer {
             ExecutionModel::Workers(count) => UpstreamKind::Server(server(count, curve)),
             ExecutionModel::Cores(count) => shared(Slowdown::Cores(count)),
             ExecutionModel::Steps => shared(Slowdown::Step { item: STEP_ITEM }),
-            ExecutionModel::InnerBatching => UpstreamKind::Engine(EngineServer {
+            ExecutionModel::InnerBatching => UpstreamKind::Engine(BatchingServer {
                 front: Duration::ZERO,
                 front_item: Duration::ZERO,
                 round_trip: Duration::ZERO,
@@ -95,7 +95,7 @@ impl NamedServer {
                 sigma: SIGMA,
                 batch_items_max: u32::MAX,
                 items_inside_max: u32::MAX,
-                ..EngineServer::new(curve)
+                ..BatchingServer::new(curve)
             }),
         }
     }

@@ -28,7 +28,7 @@ struct CertKeeperTask {
     task: JoinHandle<()>,
 }
 
-/// Starts a replica's certificate keeper. `leads` selects a leader or a follower.
+/// Starts a replica's certificate rotator. `leads` selects a leader or a follower.
 fn start_keeper(api: &FakeApiServer, leads: bool) -> CertKeeperTask {
     let settings = RotationSettings {
         namespace: SECRET.1.into(),

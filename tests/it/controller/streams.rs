@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use groupage::clock::Clock;
 use groupage::control::client::{
-    CaBundles, Client, ControlClientConfig, ControllerAddress, DisconnectReason, StreamHandler, StreamStatus,
+    CaBundles, Client, ControlClientConfig, ControllerAddress, DisconnectReason, SidecarStreamHandler, StreamStatus,
     StreamTimeouts,
 };
 use groupage::control::wire::{
@@ -62,29 +62,29 @@ impl RecordingSidecar {
     }
 }
 
-impl StreamHandler for RecordingSidecar {
+impl SidecarStreamHandler for RecordingSidecar {
     fn hello(&self) -> Hello {
         let pod =
             PodIdentity { uid: self.uid.clone(), name: self.name.clone(), namespace: "a".into(), node: String::new() };
         Hello { pod, config: self.in_force(), ..Hello::default() }
     }
 
-    fn report(&self) -> BoxFuture<'_, SidecarReport> {
+    fn take_report(&self) -> BoxFuture<'_, SidecarReport> {
         let routes = vec![self.counts.lock().unwrap().clone()];
         let upstreams = vec![UpstreamReport { port: 8080, ready: true, routes, ..UpstreamReport::default() }];
         std::future::ready(SidecarReport { config: self.in_force(), upstreams, ..SidecarReport::default() }).boxed()
     }
 
-    fn config(&self, config: wire::SidecarConfig) -> BoxFuture<'_, ()> {
+    fn on_config(&self, config: wire::SidecarConfig) -> BoxFuture<'_, ()> {
         self.told.send_modify(|told| told.push(config));
         std::future::ready(()).boxed()
     }
 
-    fn bundle(&self, _: String) -> BoxFuture<'_, ()> {
+    fn on_bundle(&self, _: String) -> BoxFuture<'_, ()> {
         std::future::ready(()).boxed()
     }
 
-    fn status(&self, status: &StreamStatus) {
+    fn on_status(&self, status: &StreamStatus) {
         if let StreamStatus::Lost { reason, message, .. } = status {
             self.lost.send_replace(Some((*reason, message.clone())));
         }

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use groupage::clock::Clock;
+use groupage::controller::cluster_state::{ClusterState, ObjectKey};
 use groupage::controller::watch::{SharedState, WatchTiming, WatchedKind, watch_all};
-use groupage::controller::world::{ClusterState, ObjectKey};
 use groupage::telemetry::ControllerMetrics;
 use serde_json::{Value, json};
 use tokio::sync::watch;

@@ -15,7 +15,7 @@ pub(crate) fn check_cause(batch: &Batch, leaving: &ExpectedBatch, due: DispatchC
         _ if leaving.retest.is_some() || leaving.trial => DispatchCause::Probe,
         _ => leaving.bound.unwrap_or(due),
     };
-    let reported = (batch.cause, batch.lone);
+    let reported = (batch.cause, batch.unbatched_reason);
     // A batch that holds too many calls is reported by the checks below, which name the exceeded
     // limit.
     let broken = if leaving.lone == Some(UnbatchedReason::Quarantined) {

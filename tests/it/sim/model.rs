@@ -471,7 +471,7 @@ impl Model {
         if leaving.exclusive {
             self.record_situation("cut: exclusive");
         }
-        match batch.lone {
+        match batch.unbatched_reason {
             Some(UnbatchedReason::ClientBatchFull) => self.record_situation("alone: client batch full"),
             Some(UnbatchedReason::Quarantined | UnbatchedReason::Different) => {
                 self.record_situation("alone: quarantined");

@@ -157,7 +157,7 @@ impl fmt::Display for CoreResponse {
             }
             Self::Cancelled(left) => write!(f, "{}", if *left { "left" } else { "unknown" }),
             Self::Decided(Decision::Dispatch(batch)) => {
-                let Batch { id, key, cost_class, members, items, weight, bytes, cause, lone, .. } = batch;
+                let Batch { id, key, cost_class, members, items, weight, bytes, cause, unbatched_reason, .. } = batch;
                 write!(
                     f,
                     "batch {} key {} class {} {cause:?}, {items} items, weight {weight}",
@@ -165,7 +165,7 @@ impl fmt::Display for CoreResponse {
                 )?;
                 write!(f, ", {bytes} bytes: ")?;
                 f.debug_list().entries(members.iter().map(|member| member.id.0)).finish()?;
-                lone.map_or(Ok(()), |lone| write!(f, " {lone:?}"))
+                unbatched_reason.map_or(Ok(()), |reason| write!(f, " {reason:?}"))
             }
             Self::Decided(Decision::Expire { id, reason }) => write!(f, "expire {}, {reason:?}", id.0),
             Self::Decided(Decision::Abort(batch)) => write!(f, "abort batch {}", batch.0),

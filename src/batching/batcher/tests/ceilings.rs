@@ -41,15 +41,15 @@ fn ceiling_is_retested_if_no_member_is_late() {
     let early = dispatched(&mut batcher, ms(500));
     assert_eq!((early.items, early.cause), (4, DispatchCause::Full), "a second has not gone");
     batcher.complete(ms(1100), early.id, ok(MS));
-    let asks = dispatched(&mut batcher, ms(1100));
-    assert_eq!((asks.items, asks.cause), (5, DispatchCause::Probe));
-    batcher.complete(ms(1101), asks.id, ended(TOO_LARGE));
+    let retest = dispatched(&mut batcher, ms(1100));
+    assert_eq!((retest.items, retest.cause), (5, DispatchCause::Probe));
+    batcher.complete(ms(1101), retest.id, ended(TOO_LARGE));
     let next = dispatched(&mut batcher, ms(1101));
     assert_eq!((next.items, next.cause), (4, DispatchCause::Full), "two seconds until the retest");
     batcher.complete(ms(3200), next.id, ok(MS));
-    let asks = dispatched(&mut batcher, ms(3200));
-    assert_eq!((asks.items, asks.cause), (5, DispatchCause::Probe));
-    batcher.complete(ms(3201), asks.id, ok(MS));
+    let retest = dispatched(&mut batcher, ms(3200));
+    assert_eq!((retest.items, retest.cause), (5, DispatchCause::Probe));
+    batcher.complete(ms(3201), retest.id, ok(MS));
     assert_eq!(batcher.ceiling(CostClassId(0)), None, "it has gone");
 }
 
@@ -76,7 +76,7 @@ fn a_ceiling_of_one_item_forbids_merging_until_its_retest_of_two() {
         assert_eq!((batcher.ceiling(CostClassId(0)), batcher.merge_limit(ms(21), &call(9))), (Some(1), refused));
         (10..14).for_each(|id| batcher.enqueue(ms(30), call(id)).unwrap());
         let alone = dispatched(&mut batcher, ms(30));
-        assert_eq!((ids(&alone), alone.lone), (vec![10], refused.1));
+        assert_eq!((ids(&alone), alone.unbatched_reason), (vec![10], refused.1));
         batcher.complete(ms(1100), alone.id, ok(MS));
         let retest = dispatched(&mut batcher, ms(1100));
         assert_eq!((ids(&retest), retest.cause), (vec![11, 12], DispatchCause::Probe));

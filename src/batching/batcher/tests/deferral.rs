@@ -16,7 +16,7 @@ fn calls_of_a_deferred_class_leave_one_by_one() {
     }
     for id in 1..3 {
         let batch = dispatched(&mut batcher, ms(id));
-        assert_eq!((ids(&batch), batch.lone), (vec![id], None));
+        assert_eq!((ids(&batch), batch.unbatched_reason), (vec![id], None));
         batcher.complete(ms(id), batch.id, ok(MS));
     }
     let other = Call { cost_class: CostClassId(1), ..on_key(10, 2) };

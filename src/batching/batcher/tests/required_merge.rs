@@ -94,5 +94,5 @@ fn refused_batches_end_merging_all_the_same() {
     enqueue(&mut always, now, [100, 101]);
     let alone = all(&mut always, now);
     assert_eq!(alone.len(), 2);
-    assert!(alone.iter().all(|batch| batch.lone == Some(UnbatchedReason::Refused)), "{alone:?}");
+    assert!(alone.iter().all(|batch| batch.unbatched_reason == Some(UnbatchedReason::Refused)), "{alone:?}");
 }

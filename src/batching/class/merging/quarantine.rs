@@ -37,8 +37,8 @@ pub(in super::super) struct KeyQuarantine {
 #[derive(Debug, Clone)]
 struct KeyState {
     class: CostClassId,
-    /// Tenant of the last failed batch, and the number of batches of the class that had been answered
-    /// before it.
+    /// Tenant of the last failed batch, and the number of batches of the class that had been
+    /// answered before it.
     tenant: TenantId,
     whole_before: u64,
     last_used: Tick,
@@ -83,9 +83,9 @@ impl KeyQuarantine {
         self.map.values().any(|memory| memory.is_quarantined(now, class))
     }
 
-    /// Records the end of a shared batch. `whole_total`: the number of batches of the class that were
-    /// answered before. Returns `true` if the quarantined keys of the class now rule out the form of
-    /// a single client's calls as the cause.
+    /// Records the end of a shared batch. `whole_total`: the number of batches of the class that
+    /// were answered before. Returns `true` if the quarantined keys of the class now rule out the
+    /// form of a single client's calls as the cause.
     pub(in super::super) fn observe(
         &mut self,
         (now, base): (Tick, Duration),

@@ -107,8 +107,8 @@ impl Streams {
 
 const ENGINE: EngineModel = EngineModel { calls: 48, step: 20 * MS, call: MS / 5, prompt: 10 * MS };
 
-/// Runs the same clients with and without a limit for this long. Returns the tokens under the limit,
-/// as a part of the others, and the limit.
+/// Runs the same clients with and without a limit for this long. Returns the tokens under the
+/// limit, as a part of the others, and the limit.
 fn compare(engine: EngineModel, clients: usize, lengths: (u32, u32), seconds: u64) -> (f64, Option<u32>) {
     let mut streams = Streams { lengths, ..Streams::new(engine, clients, true) };
     let mut direct = Streams { lengths, ..Streams::new(engine, clients, false) };

@@ -8,17 +8,17 @@ use crate::wire::{SidecarConfig, SidecarEvent, SidecarReport};
 #[derive(Default)]
 struct RecordingHub(Mutex<Vec<String>>);
 
-impl StreamHandler for RecordingHub {
-    fn opened(&self, streams: &StreamRegistry, pod: &Arc<PodIdentity>, _: &Hello) {
+impl ControllerStreamHandler for RecordingHub {
+    fn on_open(&self, streams: &StreamRegistry, pod: &Arc<PodIdentity>, _: &Hello) {
         assert!(streams.push(&pod.uid, &EncodedPush::config(SidecarConfig::default()).unwrap()), "it may push at once");
         self.0.lock().unwrap().push(format!("+{}", pod.uid));
     }
 
-    fn report(&self, _: &Arc<PodIdentity>, _: SidecarReport) {}
+    fn on_report(&self, _: &Arc<PodIdentity>, _: SidecarReport) {}
 
-    fn event(&self, _: &Arc<PodIdentity>, _: SidecarEvent) {}
+    fn on_event(&self, _: &Arc<PodIdentity>, _: SidecarEvent) {}
 
-    fn closed(&self, pod: &Arc<PodIdentity>) {
+    fn on_close(&self, pod: &Arc<PodIdentity>) {
         self.0.lock().unwrap().push(format!("-{}", pod.uid));
     }
 }

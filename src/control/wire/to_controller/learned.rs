@@ -87,8 +87,9 @@ pub struct ClassCostReport {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MergingSuspension {
-    /// Response to the last batch, as one word: `status`, `too_large`, `mismatch`, `usage`, `reset`,
-    /// `out_of_memory`, `silence`, `overload`; `one_item` if the server's limit is one item.
+    /// Response to the last batch, as one word: `status`, `too_large`, `mismatch`, `usage`,
+    /// `reset`, `out_of_memory`, `silence`, `overload`; `one_item` if the server's limit is one
+    /// item.
     pub answer: String,
     /// Status code of that response, if it was an error.
     #[serde(skip_serializing_if = "Option::is_none")]

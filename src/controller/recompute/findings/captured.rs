@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::{BypassMap, NAMED_MAX, RECIPE_FAILED, ReasonedStatus, format_count, remedy_of};
 use crate::attachment::Attachment;
-use crate::gap::InjectionGap;
+use crate::injection_gap::InjectionGap;
 use crate::recompute::{MISSED_REMEDY, RecomputeInput};
 use crate::status::{ConditionFinding, ConditionStatus, ConditionType, join_first};
 

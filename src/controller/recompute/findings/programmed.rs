@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::{NAMED_MAX, ReasonedStatus, connected_pods, format_count, injected_pods};
 use crate::attachment::{Attachment, RequestedProfile};
-use crate::observed::PodObserved;
+use crate::cluster_state::{ObjectKey, Pod};
+use crate::observed_state::PodObserved;
 use crate::recompute::RecomputeInput;
 use crate::status::{ConditionFinding, ConditionStatus, ConditionType, join_first};
-use crate::world::{ObjectKey, Pod};
 
 /// A connected pod, and the state of its sidecar.
 type ConnectedPod<'a> = (&'a Arc<Pod>, &'a PodObserved);

@@ -70,7 +70,7 @@ impl Rollout<'_> {
             let summary = self.describe_arms();
             let arm = self.state.arms.get(1).cloned().unwrap_or_default();
             if arm.comparison.looks() > 0 {
-                self.record_verdict(&arm, ComparisonOutcome::Same, "Promoted", format!("not worse: {summary}"));
+                self.record_verdict(&arm, ComparisonOutcome::NotWorse, "Promoted", format!("not worse: {summary}"));
             } else {
                 self.record_verdict(&arm, ComparisonOutcome::Undecided, "Promoted", format!("not compared: {summary}"));
             }

@@ -39,7 +39,7 @@ pub struct ProfileVerdict {
     /// Name of the profile.
     pub profile: String,
     /// Name of the profile that it was compared with.
-    pub against: String,
+    pub control_profile: String,
     /// Outcome of the comparison.
     pub outcome: ComparisonOutcome,
     /// Machine-readable reason.
@@ -48,8 +48,10 @@ pub struct ProfileVerdict {
     pub message: String,
     /// The 99th percentile of its latency.
     pub p99: Option<Duration>,
-    /// Number of calls, and of those not served.
-    pub calls: (u64, u64),
+    /// Number of calls.
+    pub calls: u64,
+    /// Number of the calls that were not served.
+    pub unserved_calls: u64,
 }
 
 /// Outcome of a comparison.
@@ -58,7 +60,7 @@ pub enum ComparisonOutcome {
     /// Better than the control arm.
     Better,
     /// Not worse than the control arm.
-    Same,
+    NotWorse,
     /// Worse than the control arm.
     Worse,
     /// Inconclusive.

@@ -170,7 +170,7 @@ fn a_good_canary_is_promoted_step_by_step() {
     world.looks(31);
     assert_eq!((world.state.phase, world.on("b")), (Phase::Promoted, 20));
     assert_eq!(world.events, ["RolloutStarted", "RolloutStep", "Promoted"]);
-    assert_eq!((world.verdicts.len(), world.verdicts[0].outcome), (1, ComparisonOutcome::Same));
+    assert_eq!((world.verdicts.len(), world.verdicts[0].outcome), (1, ComparisonOutcome::NotWorse));
     assert!(world.state.message.starts_with("b is in force: p99 "), "{}", world.state.message);
     assert!(world.last.unwrap().frozen.is_empty());
 }

@@ -3,12 +3,12 @@
 use serde_json::json;
 
 use super::*;
+use crate::cluster_state::ObjectMetadata;
+use crate::cluster_state::fixtures::{meta, pod as a_pod};
 use crate::control::server::PodIdentity;
 use crate::control::wire::{AppliedConfig, FEATURES, Hello, OutcomeCounts, SidecarReport, UpstreamReport};
 use crate::sidecars::registry::from_wire;
 use crate::status::is_single_word;
-use crate::world::ObjectMetadata;
-use crate::world::fixtures::{meta, pod as a_pod};
 
 /// A policy with pods that report periodically.
 struct Scene {

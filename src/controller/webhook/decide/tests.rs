@@ -1,8 +1,8 @@
 use serde_json::json;
 
 use super::*;
-use crate::world::ObjectTable;
-use crate::world::fixtures::*;
+use crate::cluster_state::ObjectTable;
+use crate::cluster_state::fixtures::*;
 
 fn world() -> ClusterState {
     let mut world = ClusterState { is_synced: true, server_native: Some(true), ..ClusterState::default() };
@@ -95,7 +95,11 @@ fn a_new_pod_is_not_admitted_with_a_profile_that_was_taken_back() {
 #[test]
 fn without_native_sidecars_the_form_is_classic() {
     let mut world = world();
-    insert(&mut world.nodes, ObjectKey::new("", "old"), crate::world::Node { kubelet: Some(31), machine: None });
+    insert(
+        &mut world.nodes,
+        ObjectKey::new("", "old"),
+        crate::cluster_state::Node { kubelet: Some(31), machine: None },
+    );
     let question = request_for(pod(&json!({"groupage.dev/inject": "enabled"})));
     let (_, response) = review_of(&world, &question);
     let containers = patched(&question, &response)["spec"]["containers"].clone();

@@ -124,13 +124,13 @@ impl CertificateWatcher {
             Ok(ReloadOutcome::Same) => self.last_error = None,
             Ok(ReloadOutcome::Changed) => {
                 self.last_error = None;
-                self.metrics.certificates_reloaded(side, ReloadResult::Applied);
+                self.metrics.record_certificate_reload(side, ReloadResult::Applied);
                 self.publish_expiry();
                 tracing::info!(side, expires = self.certificate.expires(), "certificates changed and are in use");
             }
             Err(error) if self.last_error.as_ref() == Some(&error) => {}
             Err(error) => {
-                self.metrics.certificates_reloaded(side, ReloadResult::Refused);
+                self.metrics.record_certificate_reload(side, ReloadResult::Refused);
                 tracing::error!(side, %error, "certificates refused; the previous ones stay in use");
                 self.last_error = Some(error);
             }
@@ -139,7 +139,7 @@ impl CertificateWatcher {
 
     fn publish_expiry(&self) {
         if let Some(at) = self.certificate.expires() {
-            self.metrics.certificate_expires(self.certificate.side(), at);
+            self.metrics.set_certificate_expiry(self.certificate.side(), at);
         }
     }
 }

@@ -72,7 +72,7 @@ impl SettingsHandle {
         aside: Option<(CrashPassthrough, Policy)>,
     ) -> Self {
         let (aside, deferred) = aside.unzip();
-        parts.metrics.crash_guard(aside.is_some());
+        parts.metrics.set_crash_guard(aside.is_some());
         Self {
             inner: Arc::new(SettingsInner {
                 parts,
@@ -103,7 +103,7 @@ impl SettingsHandle {
         let mut turn = self.inner.turn.lock().await;
         let Some(policy) = turn.deferred.take() else { return };
         self.update_state(|state| state.aside = None);
-        self.inner.parts.metrics.crash_guard(false);
+        self.inner.parts.metrics.set_crash_guard(false);
         match self.put_in_force(&mut turn.scopes, policy).await {
             Ok(_) => {
                 tracing::info!("no crash since the restart: the settings are in force again and calls are batched");

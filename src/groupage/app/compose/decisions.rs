@@ -148,7 +148,7 @@ fn point(at: &OperatingPoint, tally: &ClassStats) -> Value {
         "double_us": micros(at.double_nanos),
         "lone_us": micros(at.lone_nanos),
         "lone_late_us": micros(at.lone_late_nanos),
-        "worked_items": at.worked,
+        "worked_items": at.largest_answered,
         "items_per_second_milli": at.rate_milli,
     })
 }

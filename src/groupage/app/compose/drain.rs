@@ -170,7 +170,7 @@ impl DrainTask {
                 if now.flushed { port.scheduler.drain().await } else { port.scheduler.resume().await }
             }))
             .await;
-            self.parts.metrics.draining(now.flushed);
+            self.parts.metrics.set_draining(now.flushed);
         }
         if before.is_none_or(|before| before.leaving != now.leaving) {
             let state = if now.leaving { ListenerState::Draining } else { ListenerState::Serving };

@@ -98,7 +98,7 @@ pub(super) fn publish_limits(metrics: &Metrics, before: Option<&Policy>, policy:
         {
             metrics.clear_policy_limit(limit, old);
         }
-        metrics.limit(limit, source, value);
+        metrics.set_limit(limit, source, value);
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::super::state_dir::writer::StateWriter;
-use super::super::state_dir::{LearnedFile, StateDir};
+use super::super::state_dir::{LearnedFileOutcome, StateDir};
 use super::limits::core_limits;
 use super::model_server::{ModelServer, ServerTarget};
 use super::resources::ProcessResources;
@@ -60,7 +60,7 @@ pub(super) struct ReadyPort {
     scheduler: Scheduler,
     sockets: Vec<TcpListener>,
     door: ListenerChannel,
-    keeping: Option<(StateDir, LearnedFile, Arc<Notify>)>,
+    keeping: Option<(StateDir, LearnedFileOutcome, Arc<Notify>)>,
 }
 
 /// A running port.

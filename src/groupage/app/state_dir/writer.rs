@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
-use super::{LearnedFile, StateDir, learned, replace};
+use super::{LearnedFileOutcome, StateDir, learned, replace};
 use crate::scheduler::{LearnedState, SchedulerHandle};
 use crate::upstream::ServerIdentity;
 
@@ -46,14 +46,15 @@ impl StateWriter {
     /// runtime.
     pub(in crate::app) fn start(
         folder: StateDir,
-        found: LearnedFile,
+        found: LearnedFileOutcome,
         learned: Arc<Notify>,
         scheduler: SchedulerHandle,
         identity: watch::Receiver<ServerIdentity>,
     ) -> Self {
         folder.held().hold.log(&folder.path);
         found.log(&folder.path);
-        let before = if let LearnedFile::Used { identity, .. } = found { identity } else { ServerIdentity::default() };
+        let before =
+            if let LearnedFileOutcome::Used { identity, .. } = found { identity } else { ServerIdentity::default() };
         let before = Mutex::new(before);
         let writer = Arc::new(StateWriterInner { folder, scheduler, identity, written: Mutex::default(), before });
         let writing = tokio::spawn(write_loop(writer.clone(), learned));

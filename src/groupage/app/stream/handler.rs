@@ -4,13 +4,13 @@
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use super::kept;
 use super::link::ControlLink;
 use super::report::ReportedPort;
-use crate::control::client::{DisconnectReason, StreamHandler, StreamStatus};
+use super::stored_settings;
+use crate::control::client::{DisconnectReason, SidecarStreamHandler, StreamStatus};
 use crate::control::wire::{Hello, PodIdentity, SidecarConfig, SidecarReport};
 
-impl StreamHandler for ControlLink {
+impl SidecarStreamHandler for ControlLink {
     fn hello(&self) -> Hello {
         let pod = &self.sources.pod;
         let text = |name: &Option<String>| name.clone().unwrap_or_default();
@@ -27,7 +27,7 @@ impl StreamHandler for ControlLink {
         }
     }
 
-    fn report(&self) -> BoxFuture<'_, SidecarReport> {
+    fn take_report(&self) -> BoxFuture<'_, SidecarReport> {
         async {
             let now = self.clock.now();
             let since = self.state().reported.replace(now).unwrap_or_default();
@@ -41,15 +41,15 @@ impl StreamHandler for ControlLink {
         .boxed()
     }
 
-    fn config(&self, config: SidecarConfig) -> BoxFuture<'_, ()> {
+    fn on_config(&self, config: SidecarConfig) -> BoxFuture<'_, ()> {
         self.apply_config(config).boxed()
     }
 
-    fn bundle(&self, pem: String) -> BoxFuture<'_, ()> {
-        self.write(move |folder| kept::keep_bundle(folder, &pem)).boxed()
+    fn on_bundle(&self, pem: String) -> BoxFuture<'_, ()> {
+        self.write(move |folder| stored_settings::keep_bundle(folder, &pem)).boxed()
     }
 
-    fn status(&self, status: &StreamStatus) {
+    fn on_status(&self, status: &StreamStatus) {
         match status {
             StreamStatus::Open { address, protocol } => {
                 self.state().logged.clear();

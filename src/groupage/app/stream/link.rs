@@ -11,8 +11,8 @@ use super::super::compose::{SettingsHandle, SettingsRefusal};
 use super::super::settings_log::{log_changes, log_findings};
 use super::super::sources::SettingsSources;
 use super::super::state_dir::StateDir;
-use super::kept;
 use super::report::ReportedPort;
+use super::stored_settings;
 use super::validate::{ValidatedConfig, judge};
 use crate::batching::Tick;
 use crate::clock::Clock;
@@ -252,7 +252,7 @@ impl ControlLink {
 
     async fn store(&self, config: &SidecarConfig) {
         let config = config.clone();
-        self.write(move |folder| kept::keep_settings(folder, &config)).await;
+        self.write(move |folder| stored_settings::keep_settings(folder, &config)).await;
     }
 
     pub(super) async fn write(&self, write: impl FnOnce(&StateDir) -> std::io::Result<()> + Send + 'static) {

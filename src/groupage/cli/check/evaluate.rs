@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::facts::{CONTROLLER, ClusterFacts, WEBHOOK};
 use crate::cli::pod_problem::UNPLACED;
+use crate::controller::cluster_state::parse_minor_version;
 use crate::controller::status::join_first;
-use crate::controller::world::parse_minor_version;
 use crate::injector::{COMPONENT, CONTAINER, INJECT, INJECTED};
 
 /// Oldest Kubernetes minor version that the chart supports.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::cli::bypasses::{self, BypassObjects};
 use crate::cli::cluster::{self, describe_api_error};
 use crate::cli::pod_problem::pod_problem;
-use crate::controller::world;
+use crate::controller::cluster_state;
 use crate::injector::INJECT;
 
 /// Name of the `MutatingWebhookConfiguration` that an installation creates.
@@ -82,7 +82,7 @@ pub(super) async fn collect(client: &Client, namespace: &str, pre: bool) -> Resu
         facts.unreadable_parts = refused;
         return Ok(facts);
     }
-    let (ways, recorded) = BypassObjects::read(client, None).await;
+    let (objects, recorded) = BypassObjects::read(client, None).await;
     facts.unreadable_referrers = recorded;
     let crds = Api::<CustomResourceDefinition>::all(client.clone());
     for name in ["batchpolicies.groupage.dev", "batchprofiles.groupage.dev"] {
@@ -95,7 +95,7 @@ pub(super) async fn collect(client: &Client, namespace: &str, pre: bool) -> Resu
     facts.namespaces = take("namespaces", Api::<Namespace>::all(client.clone()).list(&all).await.map(to_values));
     facts.pods = take(
         "pods",
-        bypasses::list_pages(&Api::<Pod>::all(client.clone()), &all, |pod| summarize_pod(&pod, &ways)).await,
+        bypasses::list_pages(&Api::<Pod>::all(client.clone()), &all, |pod| summarize_pod(&pod, &objects)).await,
     );
     let policies = cluster::groupage_resource("BatchPolicy", "batchpolicies");
     let policies = Api::<DynamicObject>::all_with(client.clone(), &policies).list(&all).await;
@@ -105,7 +105,7 @@ pub(super) async fn collect(client: &Client, namespace: &str, pre: bool) -> Resu
 }
 
 /// Reduces a pod to the fields that are judged.
-pub(super) fn summarize_pod(pod: &Pod, ways: &BypassObjects) -> Value {
+pub(super) fn summarize_pod(pod: &Pod, objects: &BypassObjects) -> Value {
     let spec = pod.spec.as_ref();
     let names = |containers: Vec<&Container>| -> Vec<Value> {
         containers.iter().map(|container| json!({"name": container.name})).collect()
@@ -125,8 +125,8 @@ pub(super) fn summarize_pod(pod: &Pod, ways: &BypassObjects) -> Value {
         },
         "status": {"phase": pod.status.as_ref().and_then(|status| status.phase.as_ref())},
         // These keys are not fields of a Pod.
-        "around": ways.around(&world::from_pod(pod).1),
-        "remedy": ways.remedy(&world::from_pod(pod).1),
+        "around": objects.bypasses_of(&cluster_state::from_pod(pod).1),
+        "remedy": objects.remedy(&cluster_state::from_pod(pod).1),
         "trouble": pod_problem(pod),
     })
 }

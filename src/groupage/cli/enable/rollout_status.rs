@@ -10,7 +10,7 @@ use crate::cli::cluster::{ClusterClient, WorkloadName};
 use crate::cli::pod_problem::pod_problem;
 use crate::cli::pods::list_live_pods;
 use crate::cli::sidecar_metrics::{self, PodMetrics};
-use crate::controller::world;
+use crate::controller::cluster_state;
 use crate::injector::{CONTAINER, STATUS, ServiceFix};
 
 /// The pods of a workload after a rollout.
@@ -27,11 +27,11 @@ struct PodStatus {
     name: String,
     has_sidecar: bool,
     /// Routes by which calls bypass its sidecar.
-    ways: Vec<String>,
+    bypasses: Vec<String>,
     fixes: Vec<ServiceFix>,
     /// Reason that it does not run.
-    trouble: Option<String>,
-    numbers: Option<PodMetrics>,
+    problem: Option<String>,
+    metrics: Option<PodMetrics>,
 }
 
 // === impl CaptureReport ===
@@ -40,25 +40,25 @@ impl CaptureReport {
     /// Reads the pods, the objects that route traffic to them, and the call counts of the sidecars.
     pub(super) async fn read(cluster: &ClusterClient, workload: &DynamicObject) -> Result<Self, String> {
         let pods = list_live_pods(cluster, workload).await?;
-        let ways = BypassObjects::read(&cluster.client, Some(&cluster.namespace)).await.0;
+        let objects = BypassObjects::read(&cluster.client, Some(&cluster.namespace)).await.0;
         let ports = pods.iter().filter_map(|pod| {
-            let (key, pod) = world::from_pod(pod);
+            let (key, pod) = cluster_state::from_pod(pod);
             Some((key.namespace, key.name, metrics_port(pod.annotations.get(STATUS)?)?))
         });
         // Without the permission to read the metrics, only the call counts are missing.
-        let (mut numbers, _) = sidecar_metrics::read(&cluster.client, ports.collect()).await;
+        let (mut metrics, _) = sidecar_metrics::read(&cluster.client, ports.collect()).await;
         let pods = pods.iter().map(|object| {
-            let (key, pod) = world::from_pod(object);
+            let (key, pod) = cluster_state::from_pod(object);
             PodStatus {
                 has_sidecar: pod.annotations.contains_key(STATUS),
-                ways: ways.around(&pod),
-                fixes: ways.fixes(&pod),
-                trouble: pod_problem(object),
-                numbers: numbers.remove(&(key.namespace, key.name.clone())),
+                bypasses: objects.bypasses_of(&pod),
+                fixes: objects.fixes(&pod),
+                problem: pod_problem(object),
+                metrics: metrics.remove(&(key.namespace, key.name.clone())),
                 name: key.name,
             }
         });
-        Ok(Self { pods: pods.collect(), is_complete: ways.is_complete() })
+        Ok(Self { pods: pods.collect(), is_complete: objects.is_complete() })
     }
 
     /// Returns `true` if at least one pod has no sidecar.
@@ -73,7 +73,7 @@ impl CaptureReport {
 
     /// Returns `true` if calls bypass a sidecar.
     pub(super) fn bypasses_sidecar(&self) -> bool {
-        self.pods.iter().any(|pod| !pod.ways.is_empty())
+        self.pods.iter().any(|pod| !pod.bypasses.is_empty())
     }
 
     /// Returns `true` if every pod runs with a sidecar, no bypass of it is known, and every object
@@ -82,7 +82,7 @@ impl CaptureReport {
         self.is_complete
             && !self.lacks_sidecar()
             && !self.bypasses_sidecar()
-            && self.pods.iter().all(|pod| pod.trouble.is_none())
+            && self.pods.iter().all(|pod| pod.problem.is_none())
     }
 
     /// Returns the Services that have to refer to a port by its name.
@@ -103,7 +103,7 @@ impl CaptureReport {
     pub(super) fn format_enabled(&self, workload: &WorkloadName, space: &str) -> String {
         let mut out = String::new();
         for pod in &self.pods {
-            out.push_str(&pod.with(workload, space));
+            out.push_str(&pod.format_line(workload, space));
         }
         if self.pods.is_empty() {
             out.push_str(
@@ -118,7 +118,7 @@ impl CaptureReport {
     }
 
     /// Formats the lines about the pods that `groupage disable` prints.
-    pub(super) fn describe_without(&self) -> String {
+    pub(super) fn format_disabled(&self) -> String {
         let line = |pod: &PodStatus| {
             let name = &pod.name;
             if pod.has_sidecar {
@@ -136,7 +136,7 @@ impl CaptureReport {
 // === impl PodStatus ===
 
 impl PodStatus {
-    fn with(&self, workload: &WorkloadName, space: &str) -> String {
+    fn format_line(&self, workload: &WorkloadName, space: &str) -> String {
         let name = &self.name;
         if !self.has_sidecar {
             return format!(
@@ -145,14 +145,14 @@ impl PodStatus {
                 workload.display_name()
             );
         }
-        let calls = match &self.numbers {
+        let calls = match &self.metrics {
             None => String::new(),
-            Some(numbers) if numbers.calls == 0 => ", no calls yet".to_owned(),
-            Some(numbers) => format!(", {} calls so far", numbers.calls),
+            Some(metrics) if metrics.calls == 0 => ", no calls yet".to_owned(),
+            Some(metrics) => format!(", {} calls so far", metrics.calls),
         };
-        let mark = if self.ways.is_empty() && self.trouble.is_none() { '√' } else { '×' };
+        let mark = if self.bypasses.is_empty() && self.problem.is_none() { '√' } else { '×' };
         let mut out = format!("{mark} pod/{name} has the sidecar{calls}\n");
-        for line in self.trouble.iter().chain(&self.ways) {
+        for line in self.problem.iter().chain(&self.bypasses) {
             // Writing to a String cannot fail.
             writeln!(out, "  × {line}").ok();
         }
@@ -194,7 +194,7 @@ mod tests {
         WorkloadName::parse("deploy/web").unwrap()
     }
 
-    fn proof(change: impl FnOnce(&mut PodStatus)) -> CaptureReport {
+    fn report(change: impl FnOnce(&mut PodStatus)) -> CaptureReport {
         let mut pod = PodStatus { name: "web-1".to_owned(), has_sidecar: true, ..PodStatus::default() };
         change(&mut pod);
         CaptureReport { pods: vec![pod], is_complete: true }
@@ -202,21 +202,21 @@ mod tests {
 
     #[test]
     fn a_capture_is_complete_only_without_bypasses_and_with_all_pods_running() {
-        let text = |proof: &CaptureReport| proof.format_enabled(&workload(), "ml");
-        let good = proof(|pod| pod.numbers = Some(PodMetrics { calls: 7, ..PodMetrics::default() }));
+        let text = |report: &CaptureReport| report.format_enabled(&workload(), "ml");
+        let good = report(|pod| pod.metrics = Some(PodMetrics { calls: 7, ..PodMetrics::default() }));
         assert!(
             good.is_captured() && text(&good) == "√ pod/web-1 has the sidecar, 7 calls so far\n",
             "{}",
             text(&good)
         );
-        let around = proof(|pod| pod.ways = vec!["svc/web:80 has the number".to_owned()]);
-        assert!(!around.is_captured() && around.bypasses_sidecar(), "{around:?}");
-        assert!(text(&around).contains("× pod/web-1 has the sidecar\n  × svc/web:80"), "{}", text(&around));
-        let broken = proof(|pod| pod.trouble = Some("container model: CrashLoopBackOff".to_owned()));
+        let bypassed = report(|pod| pod.bypasses = vec!["svc/web:80 has the number".to_owned()]);
+        assert!(!bypassed.is_captured() && bypassed.bypasses_sidecar(), "{bypassed:?}");
+        assert!(text(&bypassed).contains("× pod/web-1 has the sidecar\n  × svc/web:80"), "{}", text(&bypassed));
+        let broken = report(|pod| pod.problem = Some("container model: CrashLoopBackOff".to_owned()));
         assert!(!broken.is_captured() && text(&broken).contains("CrashLoopBackOff"), "{broken:?}");
         let unknown = CaptureReport { is_complete: false, ..good };
         assert!(!unknown.is_captured() && text(&unknown).contains("it is unknown"), "{}", text(&unknown));
-        let missed = proof(|pod| pod.has_sidecar = false);
+        let missed = report(|pod| pod.has_sidecar = false);
         assert!(!missed.is_captured() && missed.lacks_sidecar() && missed.has_no_sidecar());
         assert!(text(&missed).contains("involvedObject.kind=Deployment,involvedObject.name=web"), "{}", text(&missed));
     }

@@ -31,7 +31,7 @@ const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// Counts for one route.
 #[derive(Debug, Default)]
-struct RouteCounts {
+struct LogRouteCounts {
     /// Sum of the fractions of batches that the records represent: the number of batches, as far as
     /// they were logged.
     batches: f64,
@@ -64,7 +64,7 @@ struct LogCounts {
     last_us: u64,
     passed: BTreeMap<String, u64>,
     unserved: BTreeMap<String, u64>,
-    routes: BTreeMap<String, RouteCounts>,
+    routes: BTreeMap<String, LogRouteCounts>,
 }
 
 /// Reads a file, or standard input for `-`.
@@ -162,9 +162,9 @@ impl LogCounts {
     }
 }
 
-// === impl RouteCounts ===
+// === impl LogRouteCounts ===
 
-impl RouteCounts {
+impl LogRouteCounts {
     fn take(&mut self, mut record: CallRecord) {
         let part = f64::from(record.items.max(1)) / f64::from(record.batch_items);
         self.batches += part;

@@ -12,7 +12,7 @@ use crate::batching::LateTreatment;
 use crate::config::parse_duration;
 use crate::simulator::curve::CostCurve;
 use crate::simulator::scenario::{self, Scenario};
-use crate::simulator::upstream::{EngineServer, SharedServer, SlotServer, UpstreamKind};
+use crate::simulator::upstream::{BatchingServer, SharedServer, SlotServer, UpstreamKind};
 
 /// Factors of the arrival rate that are accepted. Within them a run fits in memory.
 const RATE_FACTORS: std::ops::RangeInclusive<f64> = 0.001..=20.0;
@@ -274,7 +274,7 @@ fn replay(name: String, traffic: traffic::RecordedTraffic) -> Scenario {
 fn with_curve(row: Scenario, curve: CostCurve) -> Scenario {
     let upstream = match row.upstream {
         UpstreamKind::Server(server) => UpstreamKind::Server(SlotServer { curve, ..server }),
-        UpstreamKind::Engine(engine) => UpstreamKind::Engine(EngineServer { curve, ..engine }),
+        UpstreamKind::Engine(engine) => UpstreamKind::Engine(BatchingServer { curve, ..engine }),
         UpstreamKind::Shared(shared) => UpstreamKind::Shared(SharedServer { curve, ..shared }),
     };
     Scenario { upstream, curve: row.curve.map(|_| curve), ..row }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::batching::Tick;
 use crate::simulator::scenario::{PolicyOverrides, Scenario};
-use crate::simulator::upstream::{EngineServer, ServerLimits, SlotServer, StallModel, UpstreamKind};
+use crate::simulator::upstream::{BatchingServer, ServerLimits, SlotServer, StallModel, UpstreamKind};
 use crate::simulator::workload::{
     ArrivalProcess, CallMix, CallStream, DeadlineRule, ItemCount, KeyDistribution, ThinkTime, WeightDistribution,
     Workload,
@@ -92,7 +92,7 @@ impl UpstreamSpec {
     fn kind(self) -> Result<UpstreamKind, String> {
         check_range("slots", self.slots, 1, 64)?;
         if self.batches_by_itself {
-            return Ok(UpstreamKind::Engine(EngineServer::new(self.curve)));
+            return Ok(UpstreamKind::Engine(BatchingServer::new(self.curve)));
         }
         let plain = SlotServer::new(self.curve);
         let at = |span: DurationText| Tick::default().after(span.0);

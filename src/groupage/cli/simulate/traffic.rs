@@ -58,7 +58,7 @@ pub(super) fn parse(text: &str) -> Result<RecordedTraffic, String> {
     let Some((first, last)) = records.first().zip(records.last()) else { return Err("it contains no call".to_owned()) };
     let span = Duration::from_micros(last.time_us.saturating_sub(first.time_us)) + Duration::from_millis(1);
     let start = first.time_us;
-    let (mut keys, mut tenants) = (IdInterner::default(), IdInterner::default());
+    let (mut keys, mut tenants) = (TrafficIdInterner::default(), TrafficIdInterner::default());
     let calls = records.iter().map(|record| arrival(record, start, &mut keys, &mut tenants)).collect();
     Ok(RecordedTraffic {
         calls,
@@ -69,7 +69,7 @@ pub(super) fn parse(text: &str) -> Result<RecordedTraffic, String> {
     })
 }
 
-fn arrival(record: &CallRecord, start: u64, keys: &mut IdInterner, tenants: &mut IdInterner) -> Arrival {
+fn arrival(record: &CallRecord, start: u64, keys: &mut TrafficIdInterner, tenants: &mut TrafficIdInterner) -> Arrival {
     let at = Tick::default().after(Duration::from_micros(record.time_us.saturating_sub(start)));
     let budget = Some(record.deadline_us).filter(|us| *us > 0);
     let items = u64::from(record.items);
@@ -101,14 +101,14 @@ fn common_deadline(records: &[CallRecord]) -> Option<Duration> {
 
 /// Maps names to ids, in order of appearance.
 #[derive(Debug, Default)]
-struct IdInterner {
+struct TrafficIdInterner {
     ids: BTreeMap<String, u64>,
     next: u64,
 }
 
-// === impl IdInterner ===
+// === impl TrafficIdInterner ===
 
-impl IdInterner {
+impl TrafficIdInterner {
     fn fresh(&mut self) -> u64 {
         self.next += 1;
         self.next - 1

@@ -30,11 +30,11 @@ fn known(policies: &[Value], services: &[Value]) -> ClusterSnapshot {
         },
     });
     let world = ClusterState {
-        policies: table(policies.iter().map(|policy| world::from_policy(&object(policy)))),
-        replica_sets: table(std::iter::once(world::from_owner(&object(&set).metadata))),
+        policies: table(policies.iter().map(|policy| cluster_state::from_policy(&object(policy)))),
+        replica_sets: table(std::iter::once(cluster_state::from_owner(&object(&set).metadata))),
         ..ClusterState::default()
     };
-    let ways = BypassObjects::of("v1", "Service", services.iter().map(object).collect());
+    let bypass_objects = BypassObjects::of("v1", "Service", services.iter().map(object).collect());
     let own = PodMetrics {
         calls: 100,
         passed: 8,
@@ -43,8 +43,8 @@ fn known(policies: &[Value], services: &[Value]) -> ClusterSnapshot {
         latency: Some(std::time::Duration::from_millis(88)),
         saved: Some(91),
     };
-    let numbers = BTreeMap::from([(("ml".to_owned(), "web-1".to_owned()), own)]);
-    ClusterSnapshot { world: Some(world), policies: Some(policies.to_vec()), ways, numbers }
+    let metrics = BTreeMap::from([(("ml".to_owned(), "web-1".to_owned()), own)]);
+    ClusterSnapshot { world: Some(world), policies: Some(policies.to_vec()), bypass_objects, metrics }
 }
 
 fn policy(namespace: &str, spec: &Value, status: &Value) -> Value {

@@ -1,9 +1,9 @@
 //! `groupage validate --against URL`: tests a server against the routes that a policy declares.
 //!
 //! For each route, and for each form in which it accepts an item, one call is sent alone and one
-//! with its items twice, as a batch of two callers would be. The answer is split as the proxy splits
-//! it, and the part of one caller is compared in shape with the answer to the call sent alone.
-//! Nothing else is sent, and no proxy runs.
+//! with its items twice, as a batch of two callers would be. The answer is split as the proxy
+//! splits it, and the part of one caller is compared in shape with the answer to the call sent
+//! alone. Nothing else is sent, and no proxy runs.
 //!
 //! Equality of values is not tested, because models round differently in batches, and neither is
 //! behavior under load.
@@ -71,8 +71,8 @@ struct TestCalls {
     other: Option<Call>,
 }
 
-/// Tests every declared route, and every path that a sample names. `server` is the flag with the URL
-/// of the server, and the URL.
+/// Tests every declared route, and every path that a sample names. `server` is the flag with the
+/// URL of the server, and the URL.
 ///
 /// # Errors
 /// The test failed before anything was sent; the error is a message for the user.

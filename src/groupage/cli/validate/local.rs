@@ -15,8 +15,8 @@ use crate::config::{self, LoadedPolicy};
 /// Arguments of `groupage check --local`.
 #[derive(Debug, ClapArgs)]
 pub(in super::super) struct LocalCheck {
-    /// Check a model server instead of a cluster: send two calls alone and together to it, and compare
-    /// the responses: http(s)://HOST:PORT
+    /// Check a model server instead of a cluster: send two calls alone and together to it, and
+    /// compare the responses: http(s)://HOST:PORT
     #[arg(long, value_name = "URL")]
     pub(in super::super) local: Option<String>,
     /// Path of the calls
@@ -84,7 +84,8 @@ fn format_results(results: &[RouteResult]) -> String {
     format!("{text}\nstatus: {verdict}\n")
 }
 
-/// Returns the exit code of `check`: 1 for an error. A test without any conclusion is not a success.
+/// Returns the exit code of `check`: 1 for an error. A test without any conclusion is not a
+/// success.
 fn exit_code(results: &[RouteResult]) -> u8 {
     let is_wrong = results.iter().any(|result| result.is_wrong() || result.is_different());
     if is_wrong {

@@ -39,7 +39,7 @@ impl Driver<'_> {
         }
         if let Some((_, first)) = members.first() {
             let delays = || members.iter().map(|(_, queued)| now.since(queued.arrived));
-            self.supervisor.metrics.dispatched(&sample, delays());
+            self.supervisor.metrics.record_dispatch(&sample, delays());
             if let Some(observer) = self.supervisor.metrics.observer() {
                 observer.on_dispatch(first.submission.scope, sample.items, &mut delays());
             }
@@ -63,7 +63,7 @@ impl Driver<'_> {
             queue_delay: now.since(queued.arrived),
             held: holds.reason(now, queued.arrived),
             mode,
-            unbatched_reason: batch.lone,
+            unbatched_reason: batch.unbatched_reason,
             own_connection: batch.own_connection,
             predicted: batch.predicted,
             sent: Some(now),

@@ -25,7 +25,7 @@ impl Driver<'_> {
         for change in changes {
             log_change(&self.describe_class(change.class), change, self.now());
         }
-        self.supervisor.metrics.merging_suspended(self.core.count_suspended_classes());
+        self.supervisor.metrics.set_merging_suspended(self.core.count_suspended_classes());
     }
 
     /// Returns path and model of a cost class.

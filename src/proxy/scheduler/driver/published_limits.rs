@@ -6,8 +6,8 @@ use crate::backend::LimitsLookUp;
 use crate::batching::{CostClassId, Tick};
 use crate::protocol::LimitsSource;
 
-/// Maximum number of cost classes that wait for limits of the server. A server has few kinds of calls
-/// that are new at the same time; beyond it, calls are sent unbatched.
+/// Maximum number of cost classes that wait for limits of the server. A server has few kinds of
+/// calls that are new at the same time; beyond it, calls are sent unbatched.
 const PENDING_LIMITS_MAX: usize = 256;
 
 // === impl Driver ===

@@ -391,7 +391,7 @@ impl InvariantChecker {
             DispatchCause::Probe => "cause: probe",
             DispatchCause::Drain => "cause: drain",
         });
-        match batch.lone {
+        match batch.unbatched_reason {
             Some(UnbatchedReason::ClientBatchFull) => self.record_situation("alone: client batch full"),
             Some(UnbatchedReason::Quarantined | UnbatchedReason::Different) => {
                 self.record_situation("alone: quarantined");
@@ -416,7 +416,7 @@ impl InvariantChecker {
         let id = batch.id.0;
         // A passed-through call that is too large or in quarantine reports that reason instead. The
         // core's debug assertions check which single calls are passed through.
-        let aside = batch.lone.is_some() || self.tally.contains_key("alone: no gain");
+        let aside = batch.unbatched_reason.is_some() || self.tally.contains_key("alone: no gain");
         if aside && batch.members.len() == 1 {
             return ensure_invariant(
                 InvariantId::WithinSlots,

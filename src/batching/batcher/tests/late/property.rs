@@ -41,15 +41,15 @@ struct PropertyState {
 
 impl PropertyState {
     fn polls(&mut self, batcher: &mut Batcher, now: Tick) -> Result<(), TestCaseError> {
-        let waited = |batcher: &Batcher| batcher.late.queue.lines().next().is_some();
+        let waited = |batcher: &Batcher| batcher.late.queue.heads().next().is_some();
         loop {
             if !waited(batcher) {
                 // The last late call may have been displaced.
                 self.passed_by = 0;
             }
             let late: BTreeSet<u64> = {
-                let keys = batcher.late.queue.lines().map(|(key, _)| key);
-                keys.flat_map(|key| batcher.late.queue.line(key)).map(|queued| queued.call.id.0).collect()
+                let keys = batcher.late.queue.heads().map(|(key, _)| key);
+                keys.flat_map(|key| batcher.late.queue.calls_of(key)).map(|queued| queued.call.id.0).collect()
             };
             let Some(decision) = batcher.poll(now) else { break };
             match decision {

@@ -10,8 +10,8 @@ use crate::cli::explain::facts::{CallKind, CeilingSource, OperatingPoint, SlotFa
 
 /// Mean number of calls per batch below which calls are considered not to share batches.
 const SHARED_MIN: f64 = 1.5;
-/// One call at the server, in thousandths. From this mean on, an arriving call seldom finds the server
-/// idle.
+/// One call at the server, in thousandths. From this mean on, an arriving call seldom finds the
+/// server idle.
 const ONE: u64 = 1000;
 /// Mean number of items per call from which clients are considered to send batches of their own.
 const CLIENT_BATCH: f64 = 1.5;
@@ -69,9 +69,9 @@ fn find_limit(kind: &CallKind, mean: f64) -> Option<(&'static str, String)> {
     })
 }
 
-/// Returns the reason why calls are seldom queued together; `None` if another sentence names it. The
-/// wait in the proxy shows nothing about the load of the server while calls are not held: it is then
-/// zero in front of a saturated server too.
+/// Returns the reason why calls are seldom queued together; `None` if another sentence names it.
+/// The wait in the proxy shows nothing about the load of the server while calls are not held: it is
+/// then zero in front of a saturated server too.
 fn find_rare_calls(
     kind: &CallKind,
     slots: Option<SlotFacts>,

@@ -1,4 +1,5 @@
-//! Limits of the server under test: those that it publishes, and its answer to a call with many items.
+//! Limits of the server under test: those that it publishes, and its answer to a call with many
+//! items.
 
 use std::time::Duration;
 

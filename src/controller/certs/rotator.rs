@@ -65,7 +65,7 @@ pub async fn rotate_certificates(
     certificate: ServingCertificate,
     mut stop: watch::Receiver<bool>,
 ) {
-    let mut keeper = CertRotator {
+    let mut rotator = CertRotator {
         secrets: Api::namespaced(client.clone(), &settings.namespace),
         webhooks: Api::all(client),
         settings,
@@ -77,11 +77,11 @@ pub async fn rotate_certificates(
     };
     let mut leadership = leadership;
     loop {
-        match keeper.round().await {
-            Ok(()) => keeper.last_error.clear(),
-            Err(error) => keeper.log_once(&error),
+        match rotator.round().await {
+            Ok(()) => rotator.last_error.clear(),
+            Err(error) => rotator.log_once(&error),
         }
-        let every = if keeper.certificate.is_loaded() { EVERY } else { EVERY_AT_FIRST };
+        let every = if rotator.certificate.is_loaded() { EVERY } else { EVERY_AT_FIRST };
         tokio::select! {
             () = tokio::time::sleep(every) => {}
             () = leadership.changed() => {}

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use k8s_openapi::jiff::Timestamp;
 
 use super::attachment::AttachmentMap;
+use super::cluster_state::{ClusterState, ObjectKey};
 use super::events::EventNotice;
 use super::status::ConditionState;
-use super::world::{ClusterState, ObjectKey};
 use crate::api::v1alpha1::{BatchingSummary, LearnedState, PodTuning, ProfileVerdict, RolloutStatus};
 
 /// Reports of the sidecars and progress of rollouts.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Observed {
+pub struct ObservedState {
     /// Connected pods, by UID.
     pub pods: BTreeMap<String, PodObserved>,
     /// Policies with a running state; any other has its requested profile in force.
@@ -70,7 +70,7 @@ pub struct PolicyObserved {
 /// round, with the pods and the requested profile of every policy, and must not block.
 pub trait ObservationSource: Send + Sync {
     /// Returns the current state. Only a call with `leads` may make decisions; others only report.
-    fn observe(&self, world: &ClusterState, attached: &AttachmentMap, leads: bool, now: Timestamp) -> Observed;
+    fn observe(&self, world: &ClusterState, attached: &AttachmentMap, leads: bool, now: Timestamp) -> ObservedState;
 }
 
 /// A source without any connected sidecar.
@@ -80,7 +80,7 @@ pub struct EmptySource;
 // === impl EmptySource ===
 
 impl ObservationSource for EmptySource {
-    fn observe(&self, _: &ClusterState, _: &AttachmentMap, _: bool, _: Timestamp) -> Observed {
-        Observed::default()
+    fn observe(&self, _: &ClusterState, _: &AttachmentMap, _: bool, _: Timestamp) -> ObservedState {
+        ObservedState::default()
     }
 }

@@ -26,9 +26,9 @@ use crate::api::v1alpha1::{BatchPolicySpec, BatchPolicyStatus, BatchProfileSpec,
 /// Namespace and name of an object; the namespace is empty for cluster-scoped objects.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ObjectKey {
-    /// The namespace.
+    /// Empty for a cluster-scoped object.
     pub namespace: String,
-    /// The name.
+    /// Unique in the namespace among objects of one kind.
     pub name: String,
 }
 
@@ -56,7 +56,7 @@ pub struct ClusterState {
     pub pools: Option<ObjectTable<Value>>,
     /// `InferenceService`s; `None` if the kind is not installed.
     pub inference_services: Option<ObjectTable<OwnerObject>>,
-    /// Deployments.
+    /// Deployments, to which policies refer and which own the `ReplicaSet`s of pods.
     pub deployments: ObjectTable<OwnerObject>,
     /// `StatefulSet`s.
     pub stateful_sets: ObjectTable<OwnerObject>,
@@ -64,7 +64,7 @@ pub struct ClusterState {
     pub daemon_sets: ObjectTable<OwnerObject>,
     /// `ReplicaSet`s.
     pub replica_sets: ObjectTable<OwnerObject>,
-    /// Nodes.
+    /// Nodes, keyed by name alone.
     pub nodes: ObjectTable<Node>,
     /// `true` if the API server fully supports native sidecars; `None` until its version is known.
     pub server_native: Option<bool>,
@@ -77,7 +77,7 @@ pub struct ClusterState {
 pub struct ObjectMetadata {
     /// Namespace and name.
     pub key: ObjectKey,
-    /// The UID.
+    /// Identifies the object among those that had the same name.
     pub uid: String,
     /// The generation of the spec.
     pub generation: i64,
@@ -90,11 +90,11 @@ pub struct ObjectMetadata {
 pub struct OwnerRef {
     /// API version, for example `apps/v1`.
     pub api_version: String,
-    /// Its kind.
+    /// Kind of the owner, for example `ReplicaSet`.
     pub kind: String,
-    /// Its name.
+    /// Name of the owner, in the namespace of the object.
     pub name: String,
-    /// Its UID.
+    /// UID of the owner; it differs from that of a deleted owner of the same name.
     pub uid: String,
 }
 
@@ -131,7 +131,7 @@ pub struct Profile {
 /// A namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Namespace {
-    /// Its labels.
+    /// Labels, one of which may request or forbid injection for its pods.
     pub labels: BTreeMap<String, String>,
     /// Its annotations; a service mesh may be enabled there.
     pub annotations: BTreeMap<String, String>,
@@ -140,7 +140,7 @@ pub struct Namespace {
 /// An object that owns pods or other owners.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OwnerObject {
-    /// Its UID.
+    /// UID to which the references of owned objects point.
     pub uid: String,
     /// The controlling owner.
     pub owner: Option<OwnerRef>,
@@ -151,7 +151,7 @@ pub struct OwnerObject {
 pub struct Pod {
     /// Common metadata.
     pub meta: ObjectMetadata,
-    /// Its labels.
+    /// Labels, which the selectors of policies and Services match.
     pub labels: BTreeMap<String, String>,
     /// Annotations with the prefix `groupage.dev/`.
     pub annotations: BTreeMap<String, String>,

@@ -243,16 +243,16 @@ impl SimPolicy for GroupagePolicy {
         self.name.clone()
     }
 
-    fn arrival(&mut self, proxy: &mut SimProxy, id: CallId) {
+    fn on_arrival(&mut self, proxy: &mut SimProxy, id: CallId) {
         let now = proxy.now();
         let call = self.shift_deadline(proxy.arrival(id).call.clone());
-        if self.core.offer(now, call).is_err() {
+        if self.core.enqueue(now, call).is_err() {
             proxy.reject(id);
         }
         self.apply_decisions(proxy);
     }
 
-    fn done(&mut self, proxy: &mut SimProxy, done: &BatchCompletion) {
+    fn on_completion(&mut self, proxy: &mut SimProxy, done: &BatchCompletion) {
         if self.steering.is_some() && done.status == ResponseStatus::Ok {
             let now = proxy.now();
             let answered = done.members.iter().map(|id| now.since(proxy.arrival(*id).at));
@@ -264,11 +264,11 @@ impl SimPolicy for GroupagePolicy {
         self.apply_decisions(proxy);
     }
 
-    fn tick(&mut self, proxy: &mut SimProxy) {
+    fn on_tick(&mut self, proxy: &mut SimProxy) {
         self.apply_decisions(proxy);
     }
 
-    fn cancel(&mut self, proxy: &mut SimProxy, id: CallId) {
+    fn on_cancel(&mut self, proxy: &mut SimProxy, id: CallId) {
         self.core.cancel(proxy.now(), id);
         self.apply_decisions(proxy);
     }

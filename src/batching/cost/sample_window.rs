@@ -1,4 +1,4 @@
-//! Samples that a curve is fitted to: the newest few of each kind of batch.
+//! The samples that a curve is fitted to: a window of the newest few of each kind of batch.
 //!
 //! They are kept by size bucket and octave of the heaviest item, so that many small batches do not
 //! push out the only large one.
@@ -22,15 +22,15 @@ pub(super) struct CostReading {
     pub(super) nanos: f64,
 }
 
-/// The samples, at most [`CELLS_MAX`] × [`CELL`].
+/// A window of the newest samples, at most [`CELLS_MAX`] × [`CELL`].
 #[derive(Debug, Clone, Default)]
-pub(super) struct Reservoir {
-    cells: Vec<ReservoirCell>,
+pub(super) struct CostSampleWindow {
+    cells: Vec<WindowCell>,
     clock: u64,
 }
 
 #[derive(Debug, Clone)]
-struct ReservoirCell {
+struct WindowCell {
     kind: (usize, u32),
     /// Ring buffer. Its order does not matter for a fit.
     readings: Vec<CostReading>,
@@ -58,9 +58,9 @@ impl From<&CostReading> for CostSample {
     }
 }
 
-// === impl Reservoir ===
+// === impl CostSampleWindow ===
 
-impl Reservoir {
+impl CostSampleWindow {
     pub(super) fn put(&mut self, reading: CostReading) {
         self.clock += 1;
         let kind = reading.kind();
@@ -81,7 +81,7 @@ impl Reservoir {
 
     /// Returns the newest [`NEWEST`] samples of each cell, oldest first within a cell.
     pub(super) fn newest(&self) -> impl Iterator<Item = &CostReading> {
-        self.cells.iter().flat_map(ReservoirCell::newest)
+        self.cells.iter().flat_map(WindowCell::newest)
     }
 
     /// Drops all but the newest samples of each cell and multiplies their times by a factor.
@@ -101,7 +101,7 @@ impl Reservoir {
     /// Returns the index of a cell for a kind of batch that has none.
     fn open_cell(&mut self, kind: (usize, u32)) -> usize {
         if self.cells.len() < CELLS_MAX {
-            self.cells.push(ReservoirCell { kind, readings: Vec::with_capacity(CELL), next: 0, touched: 0 });
+            self.cells.push(WindowCell { kind, readings: Vec::with_capacity(CELL), next: 0, touched: 0 });
             return self.cells.len() - 1;
         }
         let oldest = self.cells.iter().enumerate().min_by_key(|(_, cell)| cell.touched).map_or(0, |(at, _)| at);
@@ -114,9 +114,9 @@ impl Reservoir {
     }
 }
 
-// === impl ReservoirCell ===
+// === impl WindowCell ===
 
-impl ReservoirCell {
+impl WindowCell {
     fn newest(&self) -> impl Iterator<Item = &CostReading> {
         let (newer, older) = self.readings.split_at(self.next.min(self.readings.len()));
         let surplus = self.readings.len().saturating_sub(NEWEST);
