@@ -7,6 +7,7 @@ mod cluster;
 mod controller;
 mod crds;
 mod demo;
+mod doctor;
 mod drain;
 mod enable;
 mod explain;
@@ -52,6 +53,9 @@ enum Command {
     Crds(crds::Args),
     /// Try batching on this machine: a simulated model server, a load, and the proxy in between
     Demo(demo::Args),
+    /// Report what this machine and this build offer to the engine, and with --engine what it would do
+    /// with a model
+    Doctor(doctor::Args),
     /// Prepare the proxy on this machine for its shutdown and return at once: the `preStop` hook of
     /// a sidecar
     Drain(drain::Args),
@@ -101,6 +105,7 @@ pub fn run() -> ExitCode {
         Command::Config(args) => validate::config(args),
         Command::Crds(args) => crds::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Drain(args) => drain::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Inject(args) => inject::inject(&args),
