@@ -49,20 +49,21 @@ pub(crate) struct ExecutionGate {
 
 impl TestModel {
     pub(crate) fn embedding() -> Self {
-        Self::copy("bert", &json!({}))
+        Self::copy("bert", &json!({}), Some(&json!({"query": "b c "})))
     }
 
     pub(crate) fn reranker() -> Self {
-        Self::copy("bert-rerank", &json!({}))
+        Self::copy("bert-rerank", &json!({}), None)
     }
 
     pub(crate) fn classifier() -> Self {
-        Self::copy("distilbert-classify", &json!({"id2label": {"0": "joy", "1": "anger", "2": "calm"}}))
+        Self::copy("distilbert-classify", &json!({"id2label": {"0": "joy", "1": "anger", "2": "calm"}}), None)
     }
 
-    /// Copies a model into a folder named `tiny`, with a prompt, and with some fields of
-    /// `config.json` replaced.
-    fn copy(name: &str, fields: &Value) -> Self {
+    /// Copies a model into a folder named `tiny`, with some fields of `config.json` replaced, and with
+    /// prompts. A classifier with the file of prompts would be a cross-encoder, whose scores have no
+    /// softmax.
+    fn copy(name: &str, fields: &Value, prompts: Option<&Value>) -> Self {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/goldens").join(name);
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("tiny");
@@ -70,8 +71,10 @@ impl TestModel {
         let mut config: Value = serde_json::from_slice(&std::fs::read(folder.join("config.json")).unwrap()).unwrap();
         config.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
-        let prompts = json!({"prompts": {"query": "b c "}}).to_string();
-        std::fs::write(folder.join("config_sentence_transformers.json"), prompts).unwrap();
+        if let Some(prompts) = prompts {
+            let file = json!({"prompts": prompts}).to_string();
+            std::fs::write(folder.join("config_sentence_transformers.json"), file).unwrap();
+        }
         let model = Model::open(&folder).unwrap();
         Self { served: Arc::new(ServedModel::new(model, 1_700_000_000)), _folder: root }
     }

@@ -84,7 +84,7 @@ fn options_that_are_not_accepted_are_named() {
         (json!({"inputs": "a", "prompt_name": "other"}), "query"),
         (json!({"inputs": [4, 5], "prompt_name": "query"}), "`prompt_name`"),
         (json!({"inputs": [4, 5000]}), "5000"),
-        (json!({"inputs": "a", "truncation_direction": "up"}), "expected `Left` or `Right`"),
+        (json!({"inputs": "a", "truncation_direction": "up"}), "expected one of `Left`, `left`"),
         (json!({"inputs": "a", "truncate": "yes"}), "expected a boolean at line 1 column 30"),
     ] {
         let error = call(&model, &ModelRoute::Embed, &body).unwrap_err();
