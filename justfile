@@ -137,6 +137,11 @@ bench-encode *ARGS:
     sh src/engine/tests/setup.sh
     cargo bench --locked --package groupage-engine --bench encode -- {{ARGS}}
 
+# Rate and latency of the engine over HTTP beside FastAPI with onnxruntime: just bench-engine-http
+bench-engine-http *ARGS:
+    sh src/engine/tests/setup.sh --http
+    cargo bench --locked --features engine --bench serve_engine -- {{ARGS}}
+
 # Compile the CUDA kernels to PTX with the pinned compiler: just kernels [--check | --gates]
 kernels *ARGS:
     python3 src/engine/cuda/kernels/build.py {{ARGS}}
