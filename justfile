@@ -138,6 +138,11 @@ bench-encode *ARGS:
     sh src/engine/tests/setup.sh
     cargo bench --locked --package groupage-engine --bench encode -- {{ARGS}}
 
+# Rate and latency of the engine over HTTP beside FastAPI with onnxruntime: just bench-engine-http
+bench-engine-http *ARGS:
+    sh src/engine/tests/setup.sh --http
+    cargo bench --locked --features engine --bench serve_engine -- {{ARGS}}
+
 # Writes docs/gpu-results.md. Without a GPU it fails, and measures nothing.
 # Check the engine on a GPU of this machine: just gpu [build | check]
 gpu *ARGS:

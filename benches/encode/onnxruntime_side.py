@@ -97,4 +97,5 @@ def main():
         print(seconds, *output[0, :4], flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -26,6 +26,7 @@ use std::fmt;
 use self::arena::ScratchArena;
 use self::forward::ForwardPass;
 use self::layers::EncoderLayers;
+pub use self::selection::CpuFeatures;
 use self::selection::KernelSelection;
 use self::workers::WorkerPool;
 use crate::batch::PackedBatch;

@@ -53,7 +53,7 @@ mod tests;
 pub use activation::Activation;
 pub use batch::{BatchFull, OutputKind, PackedBatch};
 pub use config::{Architecture, EncoderConfig, HeadConfig, HeadPooling, PositionScheme, RotaryConfig, ScoreFunction};
-pub use cpu::{CpuExecutor, CpuOptions};
+pub use cpu::{CpuExecutor, CpuFeatures, CpuOptions};
 #[cfg(feature = "cuda")]
 pub use cuda::CudaDevice;
 pub use cuda::{
@@ -73,4 +73,4 @@ pub use model::Model;
 pub use pooling::{Pooling, finish_embedding};
 pub use scores::{sigmoid, softmax};
 pub use sentence::Prompts;
-pub use tokenize::{OffsetUnit, TextTokenizer, TokenDetail, TokenError, TokenSequence};
+pub use tokenize::{OffsetUnit, TextTokenizer, TokenDetail, TokenError, TokenSequence, Truncation};

@@ -1,5 +1,6 @@
 //! A model directory, opened.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::config::{EncoderConfig, HeadConfig};
@@ -97,6 +98,13 @@ impl Model {
     #[must_use]
     pub fn tokens_max(&self) -> usize {
         self.tokenizer.tokens_max()
+    }
+
+    /// Types of the numbers in the files of weights, such as `F32`. Tables of integers, which no
+    /// executor reads, have theirs.
+    #[must_use]
+    pub fn weight_types(&self) -> BTreeSet<String> {
+        self.weights.types()
     }
 
     pub(crate) fn weights(&self) -> &ModelWeights {

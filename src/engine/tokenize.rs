@@ -4,6 +4,7 @@ mod detail;
 mod file;
 mod settings;
 mod truncate;
+mod truncation;
 
 use std::fmt;
 
@@ -12,6 +13,7 @@ use tokenizers::{PostProcessor as _, Tokenizer};
 
 pub use self::detail::{OffsetUnit, TokenDetail};
 use self::settings::TokenizerSettings;
+pub use self::truncation::Truncation;
 use crate::config::{EncoderConfig, POSITIONS_MAX, PositionScheme};
 use crate::directory::TOKENIZER_BYTES_MAX;
 use crate::error::LoadError;
@@ -158,14 +160,12 @@ impl TextTokenizer {
         self.vocabulary
     }
 
-    /// Encodes a text with the tokens that the model adds. If it is too long and `truncates`,
-    /// tokens at its end are left out, or at its beginning if the files of the tokenizer state so
-    /// (`truncation_side: left`).
+    /// Encodes a text with the tokens that the model adds.
     ///
     /// # Errors
-    /// The text is too long and `truncates` is false, or it cannot be encoded.
-    pub fn encode_text(&self, text: &str, truncates: bool) -> Result<TokenSequence, TokenError> {
-        self.encode(text, None, truncates)
+    /// The text is too long and not to be truncated, or it cannot be encoded.
+    pub fn encode_text(&self, text: &str, truncation: impl Into<Truncation>) -> Result<TokenSequence, TokenError> {
+        self.encode(text, None, truncation.into())
     }
 
     /// Encodes a pair, as of a query and a text. A pair that is too long loses tokens of its longer
@@ -173,24 +173,31 @@ impl TextTokenizer {
     ///
     /// # Errors
     /// As [`Self::encode_text`].
-    pub fn encode_pair(&self, first: &str, second: &str, truncates: bool) -> Result<TokenSequence, TokenError> {
-        self.encode(first, Some(second), truncates)
+    pub fn encode_pair(
+        &self,
+        first: &str,
+        second: &str,
+        truncation: impl Into<Truncation>,
+    ) -> Result<TokenSequence, TokenError> {
+        self.encode(first, Some(second), truncation.into())
     }
 
     /// Checks token ids of a caller. They are used as they are: with the tokens that the model
     /// needs, if the caller wants those.
     ///
     /// # Errors
-    /// There is no id, an id is outside of the vocabulary, or there are too many and `truncates` is
-    /// false.
-    pub fn encode_ids(&self, ids: &[u32], truncates: bool) -> Result<TokenSequence, TokenError> {
+    /// There is no id, an id is outside of the vocabulary, or there are too many and they are not to
+    /// be truncated.
+    pub fn encode_ids(&self, ids: &[u32], truncation: impl Into<Truncation>) -> Result<TokenSequence, TokenError> {
         let is_truncated = ids.len() > self.tokens_max;
-        if is_truncated && !truncates {
-            return Err(TokenError::TooLong { tokens: ids.len(), tokens_max: self.tokens_max });
-        }
-        let kept: Vec<u32> = match self.direction {
-            TruncationDirection::Right => ids.iter().copied().take(self.tokens_max).collect(),
-            TruncationDirection::Left => ids.iter().copied().skip(ids.len().saturating_sub(self.tokens_max)).collect(),
+        let kept: Vec<u32> = match truncation.into().direction(self.direction) {
+            None if is_truncated => {
+                return Err(TokenError::TooLong { tokens: ids.len(), tokens_max: self.tokens_max });
+            }
+            Some(TruncationDirection::Left) => {
+                ids.iter().copied().skip(ids.len().saturating_sub(self.tokens_max)).collect()
+            }
+            None | Some(TruncationDirection::Right) => ids.iter().copied().take(self.tokens_max).collect(),
         };
         let type_ids = vec![0; kept.len()];
         self.checked(TokenSequence { ids: kept, type_ids, is_truncated })
@@ -219,17 +226,18 @@ impl TextTokenizer {
         file::catch_panic(|| detail::list_tokens(&self.tokenizer, text, adds_special, unit))
     }
 
-    fn encode(&self, first: &str, second: Option<&str>, truncates: bool) -> Result<TokenSequence, TokenError> {
+    fn encode(&self, first: &str, second: Option<&str>, truncation: Truncation) -> Result<TokenSequence, TokenError> {
         check_size(first)?;
         check_size(second.unwrap_or_default())?;
-        file::catch_panic(|| self.encode_unchecked(first, second, truncates))
+        let direction = truncation.direction(self.direction);
+        file::catch_panic(|| self.encode_unchecked(first, second, direction))
     }
 
     fn encode_unchecked(
         &self,
         first: &str,
         second: Option<&str>,
-        truncates: bool,
+        direction: Option<TruncationDirection>,
     ) -> Result<TokenSequence, TokenError> {
         let failed = |error: tokenizers::Error| TokenError::Tokenizer(error.to_string());
         let encode = |text: &str| self.tokenizer.encode_fast(text, false).map_err(failed);
@@ -243,10 +251,11 @@ impl TextTokenizer {
         let tokens = first.len() + second.as_ref().map_or(0, tokenizers::Encoding::len);
         let room = self.tokens_max.saturating_sub(added);
         let is_truncated = tokens > room;
-        if is_truncated && !truncates {
+        if is_truncated && direction.is_none() {
             return Err(TokenError::TooLong { tokens: tokens + added, tokens_max: self.tokens_max });
         }
-        let (first, second) = truncate::longest_first(first, second, room, self.direction);
+        let direction = direction.unwrap_or(self.direction);
+        let (first, second) = truncate::longest_first(first, second, room, direction);
         let encoding = self.tokenizer.post_process(first, second, true).map_err(failed)?;
         let (ids, type_ids) = (encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec());
         self.checked(TokenSequence { ids, type_ids, is_truncated })

@@ -5,7 +5,7 @@ mod file;
 mod names;
 mod tensor;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -133,6 +133,15 @@ impl ModelWeights {
                 advice: "do not change files of a model that is in use: write another directory",
             })
         })
+    }
+
+    /// Types of the tensors in the order of their names, including those that are not supported.
+    pub(crate) fn types(&self) -> BTreeSet<String> {
+        let name = |tensor: &TensorEntry| match &tensor.dtype {
+            Ok(dtype) => format!("{dtype:?}").to_uppercase(),
+            Err(other) => other.clone(),
+        };
+        self.tensors.values().map(name).collect()
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {

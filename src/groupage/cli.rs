@@ -7,6 +7,7 @@ mod proxy;
 mod validate;
 mod crds;
 mod demo;
+mod doctor;
 mod drain;
 mod explain;
 mod inject;
@@ -55,6 +56,9 @@ enum Command {
     Crds(crds::Args),
     /// Try batching on this machine: a simulated model server, a load, and the proxy in between
     Demo(demo::Args),
+    /// Report what this machine and this build offer to the engine, and with --engine what it would do
+    /// with a model
+    Doctor(doctor::Args),
     /// Prepare the proxy on this machine for its shutdown and return at once: the `preStop` hook of
     /// a sidecar
     Drain(drain::Args),
@@ -104,6 +108,7 @@ pub fn run() -> ExitCode {
         Command::Config(args) => validate::config(args),
         Command::Crds(args) => crds::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Drain(args) => drain::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Inject(args) => inject::inject(&args),

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, Uri, Version};
 use strum::{IntoStaticStr, VariantArray};
 
+use crate::attachment::CallAttachment;
 use crate::batching::Weight;
 use crate::identity::Tenant;
 use crate::items::ItemSpans;
@@ -38,6 +39,8 @@ pub struct Call {
     pub body: Bytes,
     /// The original head, kept for a replay.
     pub head: RequestHead,
+    /// Data that the backend has derived from the body.
+    pub attachment: Option<CallAttachment>,
     /// Whether the trace of the call is sampled; `None` if the call is not traced.
     pub(crate) sampled_trace: Option<bool>,
     /// Sizes of the texts of a call with an estimated weight. Boxed, because many calls have none.

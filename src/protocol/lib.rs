@@ -25,6 +25,7 @@ pub mod error;
 use groupage_batching as batching;
 
 mod key_parts;
+mod attachment;
 mod call;
 mod bentoml;
 mod cohere;
@@ -70,6 +71,7 @@ mod tokens;
 mod usage;
 mod v2;
 
+pub use attachment::CallAttachment;
 pub use call::is_overload;
 pub use call::{
     BatchTooLarge, Call, MergeEligibility, MismatchKind, Reply, RequestHead, ResponseMismatch, SharedRequest,

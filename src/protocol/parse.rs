@@ -75,6 +75,7 @@ impl Endpoint {
             streaming: head::is_streaming_request(&head.headers),
             body,
             head: RequestHead { method: head.method.clone(), uri: head.uri.clone(), headers: head.headers.clone() },
+            attachment: None,
             sampled_trace: head::sampled_trace(&head.headers),
             text: None,
             found: ItemSpans::default(),

@@ -11,11 +11,11 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::batching::{BatchId, Observation};
+use crate::batching::{BatchId, Observation, Weight};
 use crate::body::Body;
 use crate::error::Failure;
 use crate::memory::{BufferBudget, BufferGuard};
-use crate::protocol::{BatchResponse, Call, Endpoint, LimitsSource, PublishedLimits, Reply};
+use crate::protocol::{BatchResponse, Call, CallAttachment, Endpoint, LimitsSource, PublishedLimits, Reply};
 
 /// A batch of at least two members.
 #[derive(Debug, Clone)]
@@ -44,6 +44,15 @@ pub struct BufferedReply {
     pub reply: Reply,
     /// The charge of its body.
     pub held: BufferGuard,
+}
+
+/// Result of the preparation of a call by its backend.
+#[derive(Debug, Default)]
+pub struct CallPreparation {
+    /// Weight of the call; `None` if it stays as parsed.
+    pub weight: Option<Weight>,
+    /// Data for the execution. A call that is sent alone carries it in the extensions of its request.
+    pub attachment: Option<CallAttachment>,
 }
 
 /// State of the look-up of the limits that the model server publishes.
@@ -121,6 +130,12 @@ pub trait Backend: Send + Sync + fmt::Debug {
     ///
     /// Dropping the future aborts the execution.
     fn execute<'a>(&'a self, request: BatchRequest, outputs: &'a mut dyn BatchOutputs) -> BoxFuture<'a, Observation>;
+
+    /// Prepares a call before it is queued, on other threads than those that serve connections.
+    /// `None`, the default, if the backend prepares nothing. Dropping the future abandons the call.
+    fn prepare_call(&self, _: &Call) -> Option<BoxFuture<'static, CallPreparation>> {
+        None
+    }
 
     /// Returns `true` while calls of this merge key are executed unbatched, because the server's
     /// responses differ in parts that belong to no single result.

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
 use http::HeaderValue;
 
@@ -65,7 +66,8 @@ impl Proxy {
             return self.scheduler.submit(whole).await;
         };
         self.metrics.record_division(parts.len());
-        let parts: Vec<Arc<Call>> = parts.into_iter().map(|part| Arc::new(self.weigh_call(part))).collect();
+        let prepared = parts.into_iter().map(|part| self.prepare_for_backend(self.weigh_call(part)));
+        let parts: Vec<Arc<Call>> = join_all(prepared).await.into_iter().map(Arc::new).collect();
         let replies = match self.execute_parts(&whole, &parts, &limits, buffered).await {
             Ok(replies) => replies,
             Err((place, outcome)) => return with_items(*outcome, plan.ranges.get(place)),

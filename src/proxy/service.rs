@@ -105,11 +105,12 @@ impl Proxy {
         table: &RoutingTable,
         endpoint: &Arc<Endpoint>,
         lane: Arc<dyn Lane>,
-        buffered: BufferedRequest,
+        mut buffered: BufferedRequest,
         (arrival, mut recorder): (CallArrival, CallRecorder),
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
-        let prepared = self.prepare_call(table, endpoint, &buffered, arrival, &mut recorder);
+        let read = self.read_call(table, endpoint, &mut buffered).await;
+        let prepared = self.prepare_submission(table, read, &buffered, arrival, &mut recorder);
         let PreparedCall { endpoint, call, submission, deadlines, reason, batches_itself } = prepared;
         let dialect = endpoint.dialect;
         let limit_name =

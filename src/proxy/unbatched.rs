@@ -22,7 +22,7 @@ use crate::bounded_body::{ReadLimits, ReadResult, StopReason, read_bounded};
 use crate::error::FailureKind;
 use crate::memory::BufferGuard;
 use crate::protocol::headers::{is_event_stream, parse_retry_after};
-use crate::protocol::{BatchResponse, Call, Dialect, Endpoint, Reply};
+use crate::protocol::{BatchResponse, Call, CallAttachment, Dialect, Endpoint, Reply};
 use crate::scheduler::UnbatchedPermit;
 
 /// A recognised request with its body read, in its original form.
@@ -40,7 +40,17 @@ impl BufferedRequest {
     pub(super) fn of_part(&self, part: &Call) -> Self {
         let mut head = self.head.clone();
         head.headers.clone_from(&part.head.headers);
-        Self { head, bytes: part.body.clone(), trailers: None }
+        let mut request = Self { head, bytes: part.body.clone(), trailers: None };
+        request.attach(part);
+        request
+    }
+
+    /// Takes over the attachment of a call, in place of an earlier one.
+    pub(super) fn attach(&mut self, call: &Call) {
+        match &call.attachment {
+            Some(attachment) => _ = self.head.extensions.insert(attachment.clone()),
+            None => _ = self.head.extensions.remove::<CallAttachment>(),
+        }
     }
 
     fn into_request(self) -> Request<Body> {

@@ -1,5 +1,6 @@
 //! Forms of inputs in bodies, and the options with which they are encoded.
 
+use groupage_engine::Truncation;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -93,6 +94,20 @@ impl Texts {
         };
         check_count(list.len(), field)?;
         Ok(list)
+    }
+}
+
+// === impl EncodeOptions ===
+
+impl EncodeOptions {
+    /// Returns the treatment of an input that is too long.
+    pub(crate) fn truncation(&self) -> Truncation {
+        match (self.truncate, self.truncation_direction) {
+            (None | Some(false), _) => Truncation::Refused,
+            (Some(true), None) => Truncation::ModelSide,
+            (Some(true), Some(TruncationSide::Left)) => Truncation::Left,
+            (Some(true), Some(TruncationSide::Right)) => Truncation::Right,
+        }
     }
 }
 

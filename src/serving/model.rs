@@ -1,16 +1,18 @@
 //! The model that is served: what it can answer, and the encoding of inputs under the options of
 //! calls.
 
-use groupage_engine::{HeadConfig, Model, OutputKind, TokenError, TokenSequence};
+use groupage_engine::{CpuOptions, HeadConfig, Model, OutputKind, TokenError};
 
 use crate::error::{CallError, ErrorKind};
-use crate::inputs::{EncodeOptions, TextInput, TruncationSide};
+use crate::inputs::{EncodeOptions, TextInput};
 use crate::prepared::InputSequence;
 use crate::route::ModelRoute;
 
 /// Maximum number of tokens of a batch, as of TEI. A model with longer sequences has batches of one
 /// sequence.
 const BATCH_TOKENS_MAX: usize = 16_384;
+/// Number of cores up to which the executor uses all.
+const SHARED_CORES_MAX: usize = 2;
 
 /// A model with the limits under which it is served.
 #[derive(Debug)]
@@ -45,6 +47,16 @@ impl ServedModel {
     #[must_use]
     pub fn batch_tokens_max(&self) -> usize {
         BATCH_TOKENS_MAX.max(self.model.tokens_max())
+    }
+
+    /// Returns the options of its executor on the CPU: a thread for each core that this process may
+    /// use, which includes the CPU quota of its control group. Of more than two cores, one is left to
+    /// the threads that serve connections, parse and tokenise.
+    #[must_use]
+    pub fn cpu_options(&self) -> CpuOptions {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = if cores > SHARED_CORES_MAX { cores - 1 } else { cores };
+        CpuOptions { threads: Some(threads), tokens_max: self.batch_tokens_max() }
     }
 
     /// Route of `POST /`, as TEI selects it.
@@ -100,16 +112,20 @@ impl ServedModel {
         options: &EncodeOptions,
         kind: OutputKind,
     ) -> Result<InputSequence, CallError> {
-        let truncates = options.truncate.unwrap_or(false);
+        let truncation = options.truncation();
         let tokenizer = self.model.tokenizer();
-        let tokens = match input {
-            TextInput::Text(text) => tokenizer.encode_text(&self.with_prompt(text, options)?, truncates),
+        let (tokens, characters) = match input {
+            TextInput::Text(text) => {
+                let tokens = tokenizer.encode_text(&self.with_prompt(text, options)?, truncation);
+                (tokens, text.chars().count())
+            }
             TextInput::Ids(_) if options.prompt_name.is_some() => {
                 return Err(CallError::invalid("`prompt_name` applies to texts: send a text, or leave it out"));
             }
-            TextInput::Ids(ids) => tokenizer.encode_ids(ids, truncates),
+            TextInput::Ids(ids) => (tokenizer.encode_ids(ids, truncation), ids.len()),
         };
-        finish_encoding(tokens, options, kind)
+        let tokens = tokens.map_err(|error| token_error(&error))?;
+        Ok(InputSequence { tokens, characters, kind })
     }
 
     /// Encodes a pair of texts.
@@ -118,9 +134,10 @@ impl ServedModel {
         (first, second): (&str, &str),
         options: &EncodeOptions,
     ) -> Result<InputSequence, CallError> {
-        let truncates = options.truncate.unwrap_or(false);
-        let tokens = self.model.tokenizer().encode_pair(first, second, truncates);
-        finish_encoding(tokens, options, OutputKind::Logits)
+        let tokens = self.model.tokenizer().encode_pair(first, second, options.truncation());
+        let tokens = tokens.map_err(|error| token_error(&error))?;
+        let characters = first.chars().count() + second.chars().count();
+        Ok(InputSequence { tokens, characters, kind: OutputKind::Logits })
     }
 
     /// Puts the named prompt, or the default one of the model, in front of a text.
@@ -140,20 +157,6 @@ impl ServedModel {
 /// Returns `true` for the head of a cross-encoder, which has one label.
 fn is_reranker(head: &HeadConfig) -> bool {
     head.labels.len() == 1
-}
-
-fn finish_encoding(
-    tokens: Result<TokenSequence, TokenError>,
-    options: &EncodeOptions,
-    kind: OutputKind,
-) -> Result<InputSequence, CallError> {
-    let tokens = tokens.map_err(|error| token_error(&error))?;
-    if tokens.is_truncated() && options.truncation_direction == Some(TruncationSide::Left) {
-        return Err(CallError::invalid(
-            "`truncation_direction` left is not supported: shorten the input, or leave the field out",
-        ));
-    }
-    Ok(InputSequence { tokens, kind })
 }
 
 /// Converts the error of an input.

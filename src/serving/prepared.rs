@@ -13,9 +13,14 @@ use crate::error::{CallError, ErrorKind};
 pub struct InputSequence {
     /// The tokens.
     pub tokens: TokenSequence,
+    /// Number of code points of its texts, or of its token ids.
+    pub characters: usize,
     /// The wanted result.
     pub kind: OutputKind,
 }
+
+/// Memory of a token: its id and its segment type.
+const TOKEN_BYTES: usize = 2 * size_of::<u32>();
 
 /// Renders the results of a call as JSON.
 type RenderFunction = Box<dyn FnOnce(Vec<SequenceOutput>) -> Result<Bytes, CallError> + Send>;
@@ -46,6 +51,12 @@ impl PreparedCall {
     /// Returns the sequences to execute.
     pub(crate) fn sequences(&self) -> &[InputSequence] {
         &self.sequences
+    }
+
+    /// Returns the memory of the sequences in bytes.
+    pub(crate) fn sequence_bytes(&self) -> usize {
+        let bytes = |sequence: &InputSequence| size_of::<InputSequence>() + sequence.tokens.len() * TOKEN_BYTES;
+        self.sequences.iter().map(bytes).sum()
     }
 
     /// Takes the sequences to execute; none if the response needs no execution.

@@ -3,15 +3,16 @@
 
 mod answer;
 mod backend;
-mod counter;
 mod forwarder;
+mod measures;
+mod ready_call;
 mod stages;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use groupage_engine::{Executor, ExecutorReport, SequenceResult};
-use groupage_protocol::TokenCounter;
+use groupage_batching::ReplayBudget;
+use groupage_engine::{Executor, ExecutorReport};
 use groupage_proxy::backend::{Backend, Forwarder};
 use groupage_proxy::upstream::ServerIdentity;
 use groupage_runtime::clock::Clock;
@@ -21,13 +22,12 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 
 use self::backend::EngineBackend;
-use self::counter::ModelTokenCounter;
 use self::forwarder::EngineForwarder;
 use crate::executor_load::{ExecutorSettings, load_executor};
 use crate::model::ServedModel;
 use crate::prepared::InputSequence;
 use crate::routes::views::CONCURRENT_CALLS_MAX;
-use crate::worker::{ExecutionFailure, WorkerHandle, WorkerState};
+use crate::worker::{ExecutedJob, ExecutionFailure, WorkerHandle, WorkerState};
 
 /// Value of the server's name in its identity.
 const SERVER: &str = concat!("groupage-engine/", env!("CARGO_PKG_VERSION"));
@@ -43,6 +43,8 @@ pub struct EngineParts {
     pub metrics: Arc<Metrics>,
     /// Maximum time between two reads of the body of a call that is not queued.
     pub body_idle_timeout: Duration,
+    /// Maximum number of calls that `verify` executes again, in millionths of the number of calls.
+    pub replay_ppm: u32,
 }
 
 /// A model server in this process. Cheap to clone.
@@ -58,6 +60,10 @@ struct EngineInner {
     parts: EngineParts,
     /// Permits of calls that hold no slot of the scheduler.
     permits: Semaphore,
+    /// Permits of threads that tokenise.
+    tokenizing: Arc<Semaphore>,
+    /// Budget of calls that `verify` executes again.
+    budget: Mutex<ReplayBudget>,
     identity: watch::Sender<ServerIdentity>,
     /// Number of recoveries, which stays 0: an engine that fails ends the process.
     recoveries: watch::Sender<u64>,
@@ -100,8 +106,10 @@ impl EngineServer {
             inner: Arc::new(EngineInner {
                 model,
                 worker,
-                parts,
                 permits: Semaphore::new(CONCURRENT_CALLS_MAX),
+                tokenizing: Arc::new(Semaphore::new(available_cores())),
+                budget: Mutex::new(ReplayBudget::new(parts.replay_ppm)),
+                parts,
                 identity: watch::Sender::new(identity),
                 recoveries: watch::Sender::new(0),
             }),
@@ -120,10 +128,11 @@ impl EngineServer {
         Arc::new(EngineForwarder(self.inner.clone()))
     }
 
-    /// Returns the counter of the tokens of texts.
-    #[must_use]
-    pub fn token_counter(&self) -> Arc<dyn TokenCounter> {
-        Arc::new(ModelTokenCounter(self.inner.model.clone()))
+    /// Updates [`EngineParts::replay_ppm`].
+    pub fn set_replay_share(&self, replay_ppm: u32) {
+        if let Ok(mut budget) = self.inner.budget.lock() {
+            budget.set_share(replay_ppm);
+        }
     }
 
     /// Returns `true` once the weights are packed, unless the executor has failed since.
@@ -177,15 +186,21 @@ impl EngineInner {
     }
 
     /// Executes sequences. A call without sequences needs no turn of the worker.
-    async fn execute(&self, sequences: Vec<InputSequence>) -> Result<Vec<SequenceResult>, ExecutionFailure> {
-        if sequences.is_empty() { Ok(Vec::new()) } else { self.worker.execute(sequences).await }
+    async fn execute(&self, sequences: Vec<InputSequence>) -> Result<ExecutedJob, ExecutionFailure> {
+        if sequences.is_empty() {
+            return Ok(ExecutedJob { results: Vec::new(), began: self.parts.clock.now(), duration: Duration::ZERO });
+        }
+        self.worker.execute(sequences).await
     }
 
-    /// Number of threads of the executor; 0 until it exists.
-    fn executor_threads(&self) -> usize {
-        match self.worker.state() {
-            WorkerState::Ready(report) => report.threads,
-            WorkerState::Loading | WorkerState::Failed => 0,
+    /// Records calls of clients, by which the budget of `verify` grows.
+    fn record_calls(&self, count: usize) {
+        let now = self.parts.clock.now();
+        if let Ok(mut budget) = self.budget.lock() {
+            for _ in 0..count {
+                budget.record_client_call(now);
+                budget.record_first_send(now);
+            }
         }
     }
 }
@@ -201,4 +216,9 @@ fn report_json(report: &ExecutorReport) -> Value {
         "scratch_bytes": report.scratch_bytes,
         "mapped_bytes": report.mapped_bytes,
     })
+}
+
+/// Number of cores that this process may use, which is that of the threads that tokenise.
+fn available_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }

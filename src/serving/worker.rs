@@ -11,7 +11,9 @@ mod job;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
+use groupage_batching::Tick;
 use groupage_engine::{DeviceUsage, ExecuteError, Executor, ExecutorReport, SequenceResult};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -71,8 +73,19 @@ impl ExecutionFailure {
     }
 }
 
-/// Results of the sequences of a job, in their order.
-pub(crate) type JobResult = Result<Vec<SequenceResult>, ExecutionFailure>;
+/// An executed job.
+#[derive(Debug)]
+pub(crate) struct ExecutedJob {
+    /// Results of the sequences, in their order.
+    pub(crate) results: Vec<SequenceResult>,
+    /// Instant at which its first batch began.
+    pub(crate) began: Tick,
+    /// Time of all of its batches.
+    pub(crate) duration: Duration,
+}
+
+/// Outcome of a job.
+pub(crate) type JobResult = Result<ExecutedJob, ExecutionFailure>;
 
 /// Sequences to execute, and the receiver of their results.
 #[derive(Debug)]
@@ -163,6 +176,7 @@ impl Worker {
             if reply.is_closed() {
                 continue;
             }
+            let began = self.clock.now();
             // After a panic, the executor is not used any more.
             let executed = catch_unwind(AssertUnwindSafe(|| {
                 JobExecution::new(&mut *executor, &self.metrics, self.clock).run(&sequences, || reply.is_closed())
@@ -171,12 +185,13 @@ impl Worker {
                 reply.send(Err(ExecutionFailure::Stopped)).ok();
                 return self.fail("the executor panicked");
             };
+            let duration = self.clock.now().since(began);
             if let Some(usage) = executor.device_usage() {
                 self.record_usage(usage, &mut token_ceiling);
             }
             let fatal = results.as_ref().err().filter(|failure| failure.is_fatal()).map(ToString::to_string);
             // Sending fails if the caller has gone and needs no results.
-            reply.send(results).ok();
+            reply.send(results.map(|results| ExecutedJob { results, began, duration })).ok();
             if let Some(reason) = fatal {
                 return self.fail(&reason);
             }
@@ -203,7 +218,7 @@ impl Worker {
     }
 }
 
-fn log_ready(report: &ExecutorReport, took: std::time::Duration) {
+fn log_ready(report: &ExecutorReport, took: Duration) {
     let ExecutorReport { kernels, batch_invariant, rejected, threads, tokens_max, .. } = report;
     let ExecutorReport { weight_bytes, scratch_bytes, mapped_bytes, .. } = report;
     tracing::info!(

@@ -2,13 +2,15 @@
 //! ([`run_closed_loop`]).
 //!
 //! Requests are built once and sent over keep-alive connections. A response is correct if it begins
-//! with the bytes that the simulated model produces for these items. Calls are counted by their
+//! with the bytes that the simulated model produces for these items, or with those that were recorded
+//! before ([`record_calls`]). Calls are counted by their
 //! outcome: served, refused (429 and 503), wrong or failed. A call is retried in only one case, in
 //! which every HTTP client retries it: a keep-alive connection was closed before the first byte of
 //! the response.
 
 mod closed;
 mod open;
+mod recorded;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +23,7 @@ use hdrhistogram::Histogram;
 
 pub use self::closed::{ClosedConfig, SLICE_INTERVAL, run_closed_loop};
 pub use self::open::{OpenConfig, OpenLoad, start_open_loop};
+pub use self::recorded::{post_json, record_calls};
 use super::http1::Message;
 use super::item::{Route, splitmix64};
 
@@ -165,8 +168,9 @@ impl PreparedCalls {
     }
 
     fn get(&self, turn: u64) -> &PreparedCall {
-        let place = usize::try_from(turn % VARIETY).unwrap_or_default();
-        &self.list[place]
+        // Never empty: a constructor makes VARIETY calls, the other refuses an empty list.
+        let place = turn % (self.list.len() as u64);
+        &self.list[usize::try_from(place).unwrap_or_default()]
     }
 }
 

@@ -153,6 +153,53 @@ async fn the_state_of_the_engine_is_reported() {
     }
 }
 
+#[tokio::test]
+async fn verified_members_of_batches_are_equal_to_calls_that_go_alone() {
+    let policy = json!({"verify": "100%", "scheduling": {"policy": "Static", "items": 4, "delay": "1m"},
+        "limits": {"queueDelayMax": "1m"}});
+    let process = EngineProcess::start("bert", Some(&policy.to_string())).await;
+    let calls: Vec<Value> = (0..4).map(|call| json!({"inputs": format!("a fox {}", "jumps ".repeat(call))})).collect();
+    let answers = join_all(calls.iter().map(|body| process.post("/embed", body))).await;
+    assert!(answers.iter().all(|(status, _)| *status == 200));
+    process.until_metric("groupage_verify_total{result=\"equal\"}", 4.0).await;
+    assert_eq!(process.metric("groupage_engine_sequences_total").await, Some(8.0));
+}
+
+#[tokio::test]
+async fn a_batch_is_tokenised_before_it_is_dispatched_and_not_again() {
+    let process = EngineProcess::start("bert", Some(&holding(8))).await;
+    let calls: Vec<Value> = bodies().into_iter().take(8).collect();
+    let answers = join_all(calls.iter().map(|body| process.post("/embed", body))).await;
+    assert!(answers.iter().all(|(status, _)| *status == 200));
+    assert_eq!(process.metric("groupage_engine_tokenize_seconds_count").await, Some(8.0), "once for each call");
+}
+
+#[tokio::test]
+async fn weights_that_are_truncated_in_use_fail_their_calls_only() {
+    let folder = process::copy_model("bert");
+    let process = EngineProcess::start_in(folder.path(), None).await;
+    process::truncate_weights(folder.path());
+    let (status, answer) = process.post("/embed", &json!({"inputs": "a fox"})).await;
+    assert_eq!(status, 424, "{answer:?}");
+    assert_eq!(process.get("/health").await.0, 200);
+}
+
+/// The layers are packed after the ports are open. The end of the process is the same as after a
+/// panic of the executor, which the tests of `groupage_serving` provoke.
+#[test]
+fn a_failure_of_the_engine_ends_the_process_with_code_70() {
+    let folder = process::copy_model("bert");
+    let config = folder.path().join("config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3")).unwrap();
+    let ports = ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    let (code, log) = process::run_to_end(&[&["--engine", folder.path().to_str().unwrap()][..], &ports].concat());
+    assert_eq!(code, Some(70), "{log}");
+    for part in ["the engine has failed", "encoder.layer.2.", "no such tensor", "\"msg\":\"listening\""] {
+        assert!(log.contains(part), "{part}: {log}");
+    }
+}
+
 #[test]
 fn a_directory_that_is_no_model_ends_the_start_with_its_file() {
     let folder = tempfile::tempdir().unwrap();

@@ -34,15 +34,20 @@ pub(super) struct EngineProcess {
 // === impl EngineProcess ===
 
 impl EngineProcess {
-    /// Starts the process and waits until it is ready.
+    /// Starts the process with a model of the tests, and waits until it is ready.
     pub(super) async fn start(model: &str, policy: Option<&str>) -> Self {
+        Self::start_in(&model_folder(model), policy).await
+    }
+
+    /// Starts the process with the model of a folder, and waits until it is ready.
+    pub(super) async fn start_in(model: &Path, policy: Option<&str>) -> Self {
         let file = policy.map(|text| {
             let file = tempfile::NamedTempFile::new().unwrap();
             std::fs::write(file.path(), text).unwrap();
             file
         });
         let mut command = command();
-        command.arg("--engine").arg(model_folder(model));
+        command.arg("--engine").arg(model);
         if let Some(file) = &file {
             command.arg("--config").arg(file.path());
         }
@@ -88,11 +93,20 @@ impl EngineProcess {
         send(self.listen, get_request(path)).await
     }
 
-    /// Returns the value of a metric without labels; `None` if it does not exist.
+    /// Returns the value of a metric, whose name includes its labels; `None` if it does not exist.
     pub(super) async fn metric(&self, name: &str) -> Option<f64> {
         let (_, text) = send(self.metrics, get_request("/metrics")).await;
         let text = String::from_utf8(text.to_vec()).unwrap();
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+    }
+
+    pub(super) async fn until_metric(&self, name: &str, value: f64) {
+        within(async {
+            while self.metric(name).await != Some(value) {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
     }
 
     pub(super) async fn until_queued(&self, items: u64) {
@@ -169,6 +183,36 @@ async fn send(to: SocketAddr, request: Request<Full<Bytes>>) -> Answer {
         }
     })
     .await
+}
+
+/// Copies a model of the tests.
+pub(super) fn copy_model(name: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    copy_folder(&model_folder(name), folder.path());
+    folder
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            std::fs::create_dir(&target).unwrap();
+            copy_folder(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// Truncates the files of weights in place.
+pub(super) fn truncate_weights(folder: &Path) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "safetensors") {
+            std::fs::File::options().write(true).open(path).unwrap().set_len(100).unwrap();
+        }
+    }
 }
 
 pub(super) fn model_folder(name: &str) -> PathBuf {

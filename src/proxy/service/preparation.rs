@@ -1,5 +1,5 @@
-//! Preparation of a recognised call for the scheduler: it is parsed and weighed, and its priority,
-//! its deadlines and the reason against merging it are determined.
+//! Preparation of a recognised call for the scheduler: it is parsed, weighed and prepared by the
+//! backend, and its priority, its deadlines and the reason against merging it are determined.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::super::deadline::{CallDeadlines, resolve_deadlines};
 use super::super::recorder::CallRecorder;
 use super::super::unbatched::BufferedRequest;
 use super::super::{Proxy, RouteSettings, RoutingTable};
-use super::CallArrival;
+use super::{CallArrival, await_unless_cancelled};
 use crate::backend::LimitsLookUp;
 use crate::batching::{CallOrigin, PriorityId, Tick};
 use crate::protocol::{Call, Endpoint, MergeEligibility, UnmergeableReason};
@@ -45,21 +45,33 @@ pub(in super::super) struct CallRequirements {
 // === impl Proxy ===
 
 impl Proxy {
-    /// Parses a call, derives its priority and deadlines, and finds out whether it may be merged.
-    pub(super) fn prepare_call(
+    /// Parses and weighs a call, and has the backend prepare it.
+    pub(super) async fn read_call(
         &self,
         table: &RoutingTable,
         endpoint: &Arc<Endpoint>,
+        buffered: &mut BufferedRequest,
+    ) -> (Arc<Endpoint>, Arc<Call>) {
+        let start = self.clock.now();
+        let (endpoint, call) = self.parse_call(table, endpoint, buffered);
+        let call = self.weigh_call(call);
+        self.metrics.overhead(OverheadStage::Read, self.clock.now().since(start));
+        let call = self.prepare_for_backend(call).await;
+        buffered.attach(&call);
+        (endpoint, Arc::new(call))
+    }
+
+    /// Derives the priority and deadlines of a call, and finds out whether it may be merged.
+    pub(super) fn prepare_submission(
+        &self,
+        table: &RoutingTable,
+        (endpoint, call): (Arc<Endpoint>, Arc<Call>),
         buffered: &BufferedRequest,
         arrival: CallArrival,
         recorder: &mut CallRecorder,
     ) -> PreparedCall {
         let route = table.route(endpoint.route);
         let headers = &buffered.head.headers;
-        let start = self.clock.now();
-        let (endpoint, call) = self.parse_call(table, endpoint, buffered);
-        let call = Arc::new(self.weigh_call(call));
-        self.metrics.record_overhead(OverheadStage::Read, self.clock.now().since(start));
         let CallRequirements { priority, slo, requested_deadlines, core_deadlines } =
             self.resolve_requirements(table, route, headers, arrival.at);
         recorder.set_slo(slo);
@@ -80,7 +92,7 @@ impl Proxy {
         // Before a server that batches by itself, the parts of a call are sent one by one.
         let is_divided = reason.is_none_or(|reason| reason == UnmergeableReason::NoGain)
             && endpoint.is_divisible(&call)
-            && !self.undivided.contains(start, &call.cost_class);
+            && !self.undivided.contains(self.clock.now(), &call.cost_class);
         let submission = Submission {
             division: is_divided.then_some(route.division),
             call: call.clone(),
@@ -102,6 +114,16 @@ impl Proxy {
             published_weight_max: published.and_then(|limits| limits.weight_max),
         };
         PreparedCall { endpoint, call, submission, deadlines: core_deadlines, reason, batches_itself }
+    }
+
+    /// Returns a call with the weight and the attachment that its backend determines.
+    pub(in super::super) async fn prepare_for_backend(&self, mut call: Call) -> Call {
+        let Some(preparing) = self.backend.prepare_call(&call) else { return call };
+        // At the end of a drain, the call is queued as it is, and answered there.
+        let prepared = await_unless_cancelled(&self.cut, preparing).await.unwrap_or_default();
+        call.weight = prepared.weight.unwrap_or(call.weight);
+        call.attachment = prepared.attachment;
+        call
     }
 
     /// Returns a call with its weight at the rates that were learned for its model.

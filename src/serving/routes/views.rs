@@ -13,7 +13,8 @@ pub(crate) const CONCURRENT_CALLS_MAX: usize = 512;
 /// up to [`INPUTS_MAX`](crate::inputs::INPUTS_MAX), and executed in several batches.
 const CLIENT_BATCH_SIZE: usize = 32;
 
-/// Returns the members of `/info`. `workers` is the number of threads of the executor.
+/// Returns the members of `/info`. `workers` is the number of threads that
+/// tokenise.
 pub(crate) fn info(model: &ServedModel, workers: usize) -> Value {
     json!({
         "model_id": model.name(),

@@ -1,32 +1,52 @@
 //! Answers to calls: status, headers and body, for a call that goes alone and for a member of a
 //! batch alike.
 
-use bytes::Bytes;
 use groupage_protocol::Reply;
 use http::header::{ALLOW, CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
+use super::EngineInner;
+use super::measures::CallResponse;
 use crate::error::{CallError, ErrorKind};
 use crate::format::ErrorFormat;
 use crate::route::RouteError;
-use crate::worker::ExecutionFailure;
+use crate::worker::{ExecutionFailure, WorkerState};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// Returns the answer with a result or an error, in the format of the path.
-pub(super) fn reply(path: &str, result: Result<Bytes, RouteError>) -> Reply {
-    let (status, body, allow) = match result {
-        Ok(body) => (StatusCode::OK, body, None),
-        Err(RouteError { error, allow }) => (error.kind.status(), ErrorFormat::of_path(path).body(&error), allow),
-    };
-    let mut headers = HeaderMap::with_capacity(2);
-    if !body.is_empty() {
-        headers.insert(CONTENT_TYPE, JSON);
+// === impl EngineInner ===
+
+impl EngineInner {
+    /// Returns the answer with a result or an error, in the format of the path. A result has the
+    /// headers of TEI with the sizes and times of the call.
+    pub(super) fn reply(&self, path: &str, result: Result<CallResponse, RouteError>) -> Reply {
+        let mut headers = HeaderMap::new();
+        let (status, body) = match result {
+            Ok(CallResponse { body, measures }) => {
+                if let Some(measures) = measures {
+                    measures.add_headers(&mut headers, self.parts.clock.now(), self.compute_type());
+                }
+                (StatusCode::OK, body)
+            }
+            Err(RouteError { error, allow }) => {
+                if let Some(allow) = allow {
+                    headers.insert(ALLOW, HeaderValue::from_static(allow));
+                }
+                (error.kind.status(), ErrorFormat::of_path(path).body(&error))
+            }
+        };
+        if !body.is_empty() {
+            headers.insert(CONTENT_TYPE, JSON);
+        }
+        Reply { status, headers, body, trailers: None }
     }
-    if let Some(allow) = allow {
-        headers.insert(ALLOW, HeaderValue::from_static(allow));
+
+    /// Value of `x-compute-type`: the device of the executor, without the name of its kernels.
+    fn compute_type(&self) -> Option<HeaderValue> {
+        let WorkerState::Ready(report) = self.worker.state() else { return None };
+        let device = report.kernels.split(',').next().unwrap_or_default();
+        HeaderValue::from_str(&device.to_ascii_lowercase()).ok()
     }
-    Reply { status, headers, body, trailers: None }
 }
 
 /// Checks that a body is JSON without a content coding.

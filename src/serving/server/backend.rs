@@ -7,19 +7,21 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use groupage_batching::{BatchOutcome, Observation};
 use groupage_engine::SequenceResult;
 use groupage_protocol::{Call, LimitsSource, PublishedLimits, error::FailureKind};
-use groupage_proxy::backend::{Backend, BatchOutputs, BatchRequest, BufferedReply, LimitsLookUp};
+use groupage_proxy::backend::{Backend, BatchOutputs, BatchRequest, BufferedReply, CallPreparation, LimitsLookUp};
 
 use super::EngineInner;
-use super::answer::{execution_error, reply};
+use super::answer::execution_error;
+use super::measures::CallResponse;
+use super::ready_call::ReadyCall;
 use super::stages::ReceivedRequest;
-use crate::prepared::{InputSequence, PreparedCall};
+use crate::prepared::InputSequence;
 use crate::route::RouteError;
+use crate::worker::ExecutedJob;
 
 /// The interface for batches.
 #[derive(Debug)]
@@ -28,7 +30,7 @@ pub(super) struct EngineBackend(pub(super) Arc<EngineInner>);
 /// A member with the number of its sequences.
 struct ExecutedMember {
     member: usize,
-    call: PreparedCall,
+    call: ReadyCall,
     sequences: usize,
 }
 
@@ -37,15 +39,22 @@ impl Backend for EngineBackend {
         execute(&self.0, request, outputs).boxed()
     }
 
+    /// Tokenises the call, so that it is queued with its number of tokens.
+    fn prepare_call(&self, call: &Call) -> Option<BoxFuture<'static, CallPreparation>> {
+        let (inner, request) = (self.0.clone(), received(call));
+        Some(async move { inner.prepare_queued(request).await }.boxed())
+    }
+
     /// A response has nothing that depends on other calls.
     fn is_merging_unsafe(&self, _: &Call) -> bool {
         false
     }
 
-    /// No call is sent again: members of a batch cannot fail each other, and comparing them with
-    /// calls that go alone would compare equal computations.
+    /// Only `verify` executes calls again: it compares what the kernels compute in a batch with what
+    /// they compute alone. Members of a batch cannot fail each other.
     fn take_replay(&self) -> bool {
-        false
+        let now = self.0.parts.clock.now();
+        self.0.budget.lock().is_ok_and(|mut budget| budget.try_take_replay(now))
     }
 
     fn published_limits(&self, _: &LimitsSource) -> LimitsLookUp {
@@ -84,7 +93,8 @@ async fn execute_members(
     let waiting: Vec<usize> = (0..request.members.len()).filter(|member| outputs.is_waiting(*member)).collect();
     let received =
         waiting.iter().filter_map(|member| request.members.get(*member)).map(|call| received(call)).collect();
-    let prepared = inner.prepare(received).await;
+    inner.record_calls(waiting.len());
+    let prepared = inner.ready_calls(received).await;
     let mut members = Vec::new();
     let mut sequences: Vec<InputSequence> = Vec::new();
     for (member, prepared) in waiting.into_iter().zip(prepared) {
@@ -101,7 +111,8 @@ async fn execute_members(
         return observe(BatchOutcome::Failed);
     }
     match inner.execute(sequences).await {
-        Ok(results) => {
+        Ok(ExecutedJob { results, began, duration }) => {
+            members.iter_mut().for_each(|member| member.call.on_executed(began, duration));
             let observed = observe(BatchOutcome::Ok);
             outputs.release_slot(observed);
             // Yield first, so that the next batch is dispatched before the members are answered.
@@ -142,10 +153,10 @@ fn deliver(
     request: &BatchRequest,
     outputs: &mut dyn BatchOutputs,
     member: usize,
-    result: Result<Bytes, RouteError>,
+    result: Result<CallResponse, RouteError>,
 ) {
     let Some(call) = request.members.get(member) else { return };
-    let reply = reply(call.head.uri.path(), result);
+    let reply = inner.reply(call.head.uri.path(), result);
     outputs.deliver(member, Ok(BufferedReply::new(reply, &inner.parts.buffers)));
 }
 
@@ -155,5 +166,6 @@ fn received(call: &Call) -> ReceivedRequest {
         path: call.head.uri.path().to_owned(),
         headers: call.head.headers.clone(),
         body: call.body.clone(),
+        attachment: call.attachment.clone(),
     }
 }

@@ -9,19 +9,21 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use groupage_protocol::error::{Failure, FailureKind};
-use groupage_protocol::{BatchResponse, Call, Endpoint, Reply};
+use groupage_protocol::{BatchResponse, Call, CallAttachment, Endpoint, Reply};
 use groupage_proxy::backend::{ByteStream, Forwarder, Lane};
 use groupage_proxy::body::Body;
 use groupage_proxy::bounded_body::{ReadLimits, ReadResult, StopReason, read_bounded};
 use http::{HeaderMap, Request, Response};
 use serde_json::Value;
 
-use super::EngineInner;
-use super::answer::{check_media_type, execution_error, panic_error, reply};
+use super::answer::{check_media_type, execution_error, panic_error};
+use super::measures::CallResponse;
 use super::stages::ReceivedRequest;
+use super::{EngineInner, available_cores};
 use crate::error::{CallError, ErrorKind};
 use crate::route::{ModelRoute, RouteError};
 use crate::routes::views;
+use crate::worker::ExecutedJob;
 
 /// Maximum size of a body in bytes: the default `--payload-limit` of TEI.
 const BODY_BYTES_MAX: usize = 2_000_000;
@@ -69,17 +71,19 @@ impl Lane for EngineLane {
 
 /// Answers a call.
 async fn answer(inner: Arc<EngineInner>, request: Request<Body>) -> Result<Response<Body>, Failure> {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
     let (method, path, version) = (head.method, head.uri.path().to_owned(), head.version);
     let result = match ModelRoute::find(&method, &path, &inner.model.root_route()) {
         Err(error) => Err(error),
-        Ok(route) if !route.has_body() => inner.read_view(&route).map_err(RouteError::from),
+        Ok(route) if !route.has_body() => inner.read_view(&route).map(CallResponse::from).map_err(RouteError::from),
         Ok(_) => {
-            let call = ReceivedRequest { method, path: path.clone(), headers: head.headers, body: Bytes::new() };
+            let attachment = head.extensions.remove::<CallAttachment>();
+            let (path, headers) = (path.clone(), head.headers);
+            let call = ReceivedRequest { method, path, headers, body: Bytes::new(), attachment };
             inner.answer_body(call, body).await?
         }
     };
-    let Reply { status, headers, body, .. } = reply(&path, result);
+    let Reply { status, headers, body, .. } = inner.reply(&path, result);
     let held = inner.parts.buffers.charge_unchecked(body.len());
     let mut response = Response::new(Body::full(body).with_charge(held));
     *response.status_mut() = status;
@@ -95,7 +99,7 @@ impl EngineInner {
     fn read_view(&self, route: &ModelRoute) -> Result<Bytes, CallError> {
         let json = |value: &Value| Bytes::from(value.to_string());
         match route {
-            ModelRoute::Info => Ok(json(&views::info(&self.model, self.executor_threads()))),
+            ModelRoute::Info => Ok(json(&views::info(&self.model, available_cores()))),
             ModelRoute::Models => Ok(json(&views::models(&self.model))),
             ModelRoute::Model(id) => views::one_model(&self.model, id).map(|model| json(&model)),
             _ if self.is_ready() => Ok(Bytes::new()),
@@ -111,7 +115,7 @@ impl EngineInner {
         &self,
         mut call: ReceivedRequest,
         mut body: Body,
-    ) -> Result<Result<Bytes, RouteError>, Failure> {
+    ) -> Result<Result<CallResponse, RouteError>, Failure> {
         if let Err(error) = check_media_type(&call.headers) {
             return Ok(Err(error.into()));
         }
@@ -138,10 +142,13 @@ impl EngineInner {
     }
 
     /// Prepares, executes and renders a call.
-    async fn answer_call(&self, call: ReceivedRequest) -> Result<Bytes, RouteError> {
-        let mut call = self.prepare(vec![call]).await.pop().unwrap_or_else(|| Err(panic_error().into()))?;
+    async fn answer_call(&self, call: ReceivedRequest) -> Result<CallResponse, RouteError> {
+        self.record_calls(1);
+        let mut call = self.ready_calls(vec![call]).await.pop().unwrap_or_else(|| Err(panic_error().into()))?;
         let sequences = call.take_sequences();
-        let results = self.execute(sequences).await.map_err(|failure| execution_error(&failure))?;
+        let executed = self.execute(sequences).await.map_err(|failure| execution_error(&failure))?;
+        let ExecutedJob { results, began, duration } = executed;
+        call.on_executed(began, duration);
         let rendered = self.render(vec![(call, results)]).await.pop();
         Ok(rendered.unwrap_or_else(|| Err(panic_error()))?)
     }

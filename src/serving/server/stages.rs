@@ -5,10 +5,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use groupage_engine::SequenceResult;
+use groupage_protocol::CallAttachment;
 use http::{HeaderMap, Method};
 
 use super::EngineInner;
 use super::answer::{check_media_type, panic_error};
+use super::measures::CallResponse;
+use super::ready_call::{ReadyCall, take_ready};
 use crate::error::CallError;
 use crate::model::ServedModel;
 use crate::prepared::PreparedCall;
@@ -26,6 +29,8 @@ pub(super) struct ReceivedRequest {
     pub(super) path: String,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
+    /// The result of an earlier preparation.
+    pub(super) attachment: Option<CallAttachment>,
 }
 
 // === impl ReceivedRequest ===
@@ -41,19 +46,50 @@ impl ReceivedRequest {
 // === impl EngineInner ===
 
 impl EngineInner {
+    /// Returns calls with their tokens, one result for each, in their order: those that were prepared
+    /// before they were queued, and the others prepared.
+    pub(super) async fn ready_calls(&self, requests: Vec<ReceivedRequest>) -> Vec<Result<ReadyCall, RouteError>> {
+        let (ready, unprepared): (Vec<_>, Vec<_>) = requests
+            .into_iter()
+            .map(|request| match take_ready(request.attachment.as_ref()) {
+                Some(ready) => (Some(ready), None),
+                None => (None, Some(request)),
+            })
+            .unzip();
+        let unprepared: Vec<ReceivedRequest> = unprepared.into_iter().flatten().collect();
+        let mut prepared = self.prepare(unprepared).await.into_iter();
+        let fill = |ready: Option<_>| ready.or_else(|| prepared.next()).unwrap_or_else(|| Err(panic_error().into()));
+        ready.into_iter().map(fill).collect()
+    }
+
     /// Parses and tokenises calls. Returns one result for each, in their order. If one panics, those
     /// that the same thread prepares fail with it.
-    pub(super) async fn prepare(&self, requests: Vec<ReceivedRequest>) -> Vec<Result<PreparedCall, RouteError>> {
+    ///
+    /// As many threads do it as there are cores: more would only take turns. Tasks beyond wait, in
+    /// the order in which they came.
+    pub(super) async fn prepare(&self, requests: Vec<ReceivedRequest>) -> Vec<Result<ReadyCall, RouteError>> {
+        let received = self.parts.clock.now();
         let tasks = requests.chunks(CALLS_PER_TASK).map(|requests| {
             let (requests, count) = (requests.to_vec(), requests.len());
-            let (model, metrics, clock) = (self.model.clone(), self.parts.metrics.clone(), self.parts.clock);
-            let task = tokio::task::spawn_blocking(move || {
-                let began = clock.now();
-                let prepared: Vec<_> = requests.iter().map(|request| request.prepare(&model)).collect();
-                metrics.engine_tokenized(clock.now().since(began));
-                prepared
-            });
-            async move { task.await.unwrap_or_else(|_| (0..count).map(|_| Err(panic_error().into())).collect()) }
+            let (model, parts, permits) = (self.model.clone(), self.parts.clone(), self.tokenizing.clone());
+            async move {
+                // The permits are never closed. The task has its permit until its end, also after its
+                // caller has gone.
+                let permit = permits.acquire_owned().await;
+                let task = tokio::task::spawn_blocking(move || {
+                    let _permit = permit;
+                    let began = parts.clock.now();
+                    let prepare = |request: &ReceivedRequest| {
+                        let call = request.prepare(&model)?;
+                        let tokenization = parts.clock.now().since(received);
+                        Ok(ReadyCall::new(call, (received, tokenization), parts.buffers.empty()))
+                    };
+                    let prepared: Vec<_> = requests.iter().map(prepare).collect();
+                    parts.metrics.engine_tokenized(parts.clock.now().since(began));
+                    prepared
+                });
+                task.await.unwrap_or_else(|_| (0..count).map(|_| Err(panic_error().into())).collect())
+            }
         });
         join_all(tasks).await.into_iter().flatten().collect()
     }
@@ -62,8 +98,8 @@ impl EngineInner {
     /// each, in their order. If one panics, all fail.
     pub(super) async fn render(
         &self,
-        calls: Vec<(PreparedCall, Vec<SequenceResult>)>,
-    ) -> Vec<Result<Bytes, CallError>> {
+        calls: Vec<(ReadyCall, Vec<SequenceResult>)>,
+    ) -> Vec<Result<CallResponse, CallError>> {
         let (count, metrics, clock) = (calls.len(), self.parts.metrics.clone(), self.parts.clock);
         let task = tokio::task::spawn_blocking(move || {
             let began = clock.now();

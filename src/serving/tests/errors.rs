@@ -78,14 +78,13 @@ fn an_input_that_is_too_long_is_refused_with_the_limit() {
 #[test]
 fn options_that_are_not_accepted_are_named() {
     let model = TestModel::embedding();
-    let long = "a ".repeat(100);
     for (body, part) in [
         (json!({"inputs": "a", "dimensions": 0}), "`dimensions`"),
         (json!({"inputs": "a", "dimensions": 49}), "1 to 48"),
         (json!({"inputs": "a", "prompt_name": "other"}), "query"),
         (json!({"inputs": [4, 5], "prompt_name": "query"}), "`prompt_name`"),
         (json!({"inputs": [4, 5000]}), "5000"),
-        (json!({"inputs": long, "truncate": true, "truncation_direction": "left"}), "`truncation_direction`"),
+        (json!({"inputs": "a", "truncation_direction": "up"}), "expected one of `Left`, `left`"),
         (json!({"inputs": "a", "truncate": "yes"}), "expected a boolean at line 1 column 30"),
     ] {
         let error = call(&model, &ModelRoute::Embed, &body).unwrap_err();

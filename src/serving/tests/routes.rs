@@ -228,3 +228,21 @@ fn decode_returns_a_text_for_each_list() {
     assert_eq!(decode(json!({"ids": [[19], [20, 21]]})), json!(["a", "b c"]));
     assert_eq!(decode(json!({"ids": [2, 19], "skip_special_tokens": false})), json!(["[CLS] a"]));
 }
+
+#[test]
+fn a_text_that_is_too_long_is_cut_at_the_side_of_the_call() {
+    let model = TestModel::embedding();
+    let text = format!("{}b", "a ".repeat(50));
+    let ids = |kept: &[u32]| [&[CLS], kept, &[SEP]].concat();
+    for (side, expected) in [
+        (json!("left"), ids(&[&[A; 29][..], &[A + 1]].concat())),
+        (json!("Left"), ids(&[&[A; 29][..], &[A + 1]].concat())),
+        (json!("right"), ids(&[A; 30])),
+        (json!(null), ids(&[A; 30])),
+    ] {
+        let body = json!({"inputs": text, "truncate": true, "truncation_direction": side});
+        let answer = call(&model, &ModelRoute::EmbedAll, &body).unwrap();
+        let firsts: Vec<f64> = answer[0].as_array().unwrap().iter().map(|row| row[0].as_f64().unwrap()).collect();
+        assert_eq!(firsts, expected.iter().map(|id| f64::from(*id) * 100.0).collect::<Vec<_>>(), "{side}");
+    }
+}

@@ -4,7 +4,7 @@ use groupage_engine::{BatchFull, ExecuteError, Executor, PackedBatch, SequenceRe
 use groupage_runtime::clock::Clock;
 use groupage_runtime::telemetry::Metrics;
 
-use super::{ExecutionFailure, JobResult};
+use super::ExecutionFailure;
 use crate::prepared::InputSequence;
 
 /// A job in execution.
@@ -30,8 +30,12 @@ impl<'a> JobExecution<'a> {
     ///
     /// `is_cancelled` is called before each batch; if it returns `true`, the job ends without the
     /// remaining results.
-    pub(super) fn run(mut self, sequences: &[InputSequence], is_cancelled: impl Fn() -> bool) -> JobResult {
-        for InputSequence { tokens, kind } in sequences {
+    pub(super) fn run(
+        mut self,
+        sequences: &[InputSequence],
+        is_cancelled: impl Fn() -> bool,
+    ) -> Result<Vec<SequenceResult>, ExecutionFailure> {
+        for InputSequence { tokens, kind, .. } in sequences {
             if self.batch.push(tokens, *kind).is_ok() {
                 continue;
             }

@@ -5,7 +5,7 @@ use crate::tests::{FakeExecutor, TestModel};
 
 fn sequence(model: &TestModel, ids: &[u32]) -> InputSequence {
     let tokens = model.served.model().tokenizer().encode_ids(ids, false).unwrap();
-    InputSequence { tokens, kind: OutputKind::Embedding }
+    InputSequence { tokens, characters: ids.len(), kind: OutputKind::Embedding }
 }
 
 fn start(executor: FakeExecutor) -> WorkerHandle {
@@ -29,8 +29,12 @@ async fn a_job_above_the_limit_of_tokens_is_executed_in_several_batches() {
     let worker = start(executor);
     let sequences =
         [&[5, 6, 7][..], &[8, 9], &[5, 5, 5], &[6], &[7, 7, 7, 7]].map(|ids| sequence(&model, ids)).to_vec();
-    let results = worker.execute(sequences).await.unwrap();
-    assert_eq!(first_elements(&results), [18.0, 17.0, 15.0, 6.0, 28.0], "results are in the order of the sequences");
+    let executed = worker.execute(sequences).await.unwrap();
+    assert_eq!(
+        first_elements(&executed.results),
+        [18.0, 17.0, 15.0, 6.0, 28.0],
+        "results are in the order of the sequences"
+    );
     assert_eq!(*batches.lock().unwrap(), [2, 2, 1]);
     let too_long = worker.execute(vec![sequence(&model, &[5; 8])]).await;
     assert_eq!(
@@ -61,7 +65,7 @@ async fn a_job_is_not_executed_after_its_caller_has_gone() {
     dropped.abort();
     assert!(dropped.await.unwrap_err().is_cancelled());
     gate.open();
-    assert_eq!(first.await.unwrap().unwrap().len(), 1);
+    assert_eq!(first.await.unwrap().unwrap().results.len(), 1);
     worker.execute(vec![sequence(&model, &[8])]).await.unwrap();
     assert_eq!(*batches.lock().unwrap(), [1, 1], "the two sequences of the dropped job are left out");
 }
@@ -70,7 +74,7 @@ async fn a_job_is_not_executed_after_its_caller_has_gone() {
 async fn a_panic_fails_the_job_and_all_later_ones() {
     let model = TestModel::embedding();
     let worker = start(FakeExecutor::new(100).panicking_on(9));
-    assert_eq!(worker.execute(vec![sequence(&model, &[5])]).await.unwrap().len(), 1);
+    assert_eq!(worker.execute(vec![sequence(&model, &[5])]).await.unwrap().results.len(), 1);
     let failed = worker.execute(vec![sequence(&model, &[5]), sequence(&model, &[9])]).await;
     assert_eq!(failed.unwrap_err(), ExecutionFailure::Stopped);
     worker.failed().await;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    CallForm, ClosedConfig, OpenConfig, PreparedCalls, Route, SLICE_INTERVAL, run_closed_loop, start_open_loop,
+    CallForm, ClosedConfig, OpenConfig, PreparedCalls, Route, SLICE_INTERVAL, post_json, record_calls, run_closed_loop,
+    start_open_loop,
 };
 use crate::http1::ServerAddr;
 use crate::server::{Server, ServerConfig, ServerHandle};
@@ -217,4 +218,27 @@ async fn slices_and_calls_made_are_counted_and_two_loads_are_added_up() {
     let both = one.clone().merge(&one);
     assert_eq!((both.served, both.made, both.latency.len()), (2 * one.served, 2 * one.made, 2 * one.served));
     assert_eq!(both.slices.iter().sum::<u64>(), both.served);
+}
+
+#[tokio::test]
+async fn recorded_calls_are_correct_if_they_are_answered_as_before() {
+    let running = server(free()).await;
+    let requests = ["a", "b", "c"].map(|text| post_json("/embed", &format!("{{\"inputs\":[\"{text}\"]}}"))).to_vec();
+    let calls = record_calls(running.target().clone(), requests.clone()).await.unwrap();
+    assert_eq!((calls.responses().count(), running.stats().calls), (3, 3));
+    let config = ClosedConfig { calls: calls.clone(), ..closed_config(running.target(), Route::Embed, 1) };
+    let report = run_closed_loop(config).await;
+    assert_eq!((report.served, report.wrong), (report.offered, 0));
+    // Each request with the response to another one.
+    let mixed = calls
+        .list
+        .iter()
+        .zip(calls.list.iter().cycle().skip(1))
+        .map(|(own, next)| super::PreparedCall { request: own.request.clone(), expect: next.expect.clone() });
+    let calls = PreparedCalls { list: mixed.collect(), items: 1 };
+    let report = run_closed_loop(ClosedConfig { calls, ..closed_config(running.target(), Route::Embed, 1) }).await;
+    assert_eq!((report.served, report.wrong), (0, report.offered));
+    let refused = vec![post_json("/none", "{}")];
+    assert!(record_calls(running.target().clone(), refused).await.unwrap_err().to_string().contains("answered with 4"));
+    assert!(record_calls(running.target().clone(), Vec::new()).await.is_err());
 }

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::engine::EngineModel;
 use crate::backend::{Backend, Forwarder};
-use crate::protocol::{TokenCalibration, TokenCounter};
+use crate::protocol::TokenCalibration;
 use crate::upstream::{ServerIdentity, Upstream, UpstreamTarget};
 
 /// The place of the model server.
@@ -60,22 +60,13 @@ impl ModelServer {
         }
     }
 
-    /// Returns the rates of tokens that are learned from responses. The engine counts tokens, so it
-    /// learns none.
+    /// Returns the rates of tokens that are learned from responses. The engine counts tokens before
+    /// calls are queued, so it learns none.
     pub(super) fn token_calibration(&self) -> Arc<TokenCalibration> {
         match self {
             Self::Upstream(upstream) => upstream.token_calibration(),
             #[cfg(feature = "engine")]
             Self::Engine(_) => Arc::default(),
-        }
-    }
-
-    /// Returns the tokenizer of routes that name none; `None` if it is not known.
-    pub(super) fn token_counter(&self) -> Option<Arc<dyn TokenCounter>> {
-        match self {
-            Self::Upstream(_) => None,
-            #[cfg(feature = "engine")]
-            Self::Engine(engine) => Some(engine.token_counter()),
         }
     }
 
@@ -125,12 +116,12 @@ impl ModelServer {
         }
     }
 
-    /// Applies the settings for failed batches. Those of the engine are never sent again.
+    /// Applies the settings for calls that are sent again. The engine does so for `verify` only.
     pub(super) fn set_failure(&self, isolate_above: u32, replay_ppm: u32) {
         match self {
             Self::Upstream(upstream) => upstream.set_failure(isolate_above, replay_ppm),
             #[cfg(feature = "engine")]
-            Self::Engine(_) => {}
+            Self::Engine(engine) => engine.set_replay_share(replay_ppm),
         }
     }
 

@@ -104,7 +104,7 @@ impl BoundPort {
         };
         let shadow = ShadowRecorder::start(&config, clock, upstream.backend(), metrics.clone());
         let scheduler = Scheduler::start(config, clock, upstream.backend(), metrics.clone())?;
-        let table = build_port_table(policy, ids, capture.as_ref(), None, upstream.token_counter())?;
+        let table = build_port_table(policy, ids, capture.as_ref(), None)?;
         let parts = proxy::ProxyComponents {
             clock,
             scheduler: scheduler.handle.clone(),
@@ -150,8 +150,7 @@ impl ReadyPort {
 impl PortHandle {
     /// Builds the port's route table from a policy.
     pub(super) fn table(&self, policy: &Policy, ids: &[ScopeId]) -> Result<RoutingTable, String> {
-        let tokenizer = self.upstream.token_counter();
-        build_port_table(policy, ids, self.capture.as_ref(), Some(&self.proxy.table()), tokenizer)
+        build_port_table(policy, ids, self.capture.as_ref(), Some(&self.proxy.table()))
     }
 
     /// Returns what its scheduler has learned and decided as JSON, or `None` if the scheduler does
@@ -197,6 +196,7 @@ fn build_server(
                 buffers: buffers.clone(),
                 metrics: metrics.clone(),
                 body_idle_timeout: policy.proxy.client.body_idle_timeout,
+                replay_ppm: policy.failure.replay_budget.ppm(),
             };
             Ok(ModelServer::Engine(groupage_serving::EngineServer::start(model.served, model.executor, parts)?))
         }

@@ -1,38 +1,31 @@
 //! Builds the route table of a port from a policy: the compiled rules, and the settings that apply
 //! to the calls of each route.
 
-use std::sync::Arc;
-
 use super::limits::to_core_late;
 use super::routes;
 use super::scopes::ScopeRegistry;
 use crate::api::v1alpha1::MergeRule;
 use crate::batching::{DivisionLimits, ScopeId};
 use crate::config::{self, Capture, LimitsOverride, Policy, SettingSource};
-use crate::protocol::{RouteProtocol, RouteRules, Routes, SharedHeaderRules, TokenCounter};
+use crate::protocol::{RouteProtocol, Routes, SharedHeaderRules};
 use crate::proxy::{self, RouteSettings, RoutingTable};
 
 /// Builds the route table of a policy, independently of any port.
 pub(crate) fn build_route_table(policy: &Policy) -> Result<RoutingTable, String> {
     let ids = ScopeRegistry::default().register(policy)?;
-    build_port_table(policy, &ids, None, None, None)
+    build_port_table(policy, &ids, None, None)
 }
 
 /// Builds the route table of a port. `scopes` are those of the policy's routes in order, followed
-/// by that of the default route. `earlier` is the table that the new one replaces. `tokenizer` counts
-/// the tokens of routes that name none.
+/// by that of the default route. `earlier` is the table that the new one replaces.
 pub(super) fn build_port_table(
     policy: &Policy,
     scopes: &[ScopeId],
     capture: Option<&Capture>,
     earlier: Option<&RoutingTable>,
-    tokenizer: Option<Arc<dyn TokenCounter>>,
 ) -> Result<RoutingTable, String> {
     let own: Vec<&config::Route> = policy.routes.iter().filter(|route| route.applies_to(capture)).collect();
-    let with_tokenizer =
-        |rules: RouteRules| RouteRules { tokenizer: rules.tokenizer.or_else(|| tokenizer.clone()), ..rules };
-    let rules = own.iter().map(|route| routes::to_rules(policy, route).map(with_tokenizer));
-    let rules = rules.collect::<Result<Vec<_>, String>>()?;
+    let rules = own.iter().map(|route| routes::to_rules(policy, route)).collect::<Result<Vec<_>, String>>()?;
     // If all routes of the policy are for other ports, this port has no default route and relays
     // everything.
     let relays = rules.is_empty() && !policy.routes.is_empty();
@@ -43,7 +36,7 @@ pub(super) fn build_port_table(
         priority_header: policy.priority.header.clone(),
     };
     Ok(RoutingTable {
-        routes: Routes::after(earlier.map(|table| &table.routes), rules, with_tokenizer(default), common),
+        routes: Routes::after(earlier.map(|table| &table.routes), rules, default, common),
         settings: route_settings(policy, scopes, capture),
         relays,
         names_protocol: own.iter().any(|route| {

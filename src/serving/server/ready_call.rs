@@ -1,0 +1,116 @@
+//! Calls with their tokens. Most are prepared before they are queued: their weight is their number
+//! of tokens, and the tokens are kept until they are executed.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use groupage_batching::{Tick, Weight};
+use groupage_engine::SequenceResult;
+use groupage_protocol::CallAttachment;
+use groupage_proxy::backend::CallPreparation;
+use groupage_runtime::memory::{BufferBudget, BufferGuard, BuffersFull};
+
+use super::EngineInner;
+use super::measures::{CallMeasures, CallResponse};
+use super::stages::ReceivedRequest;
+use crate::error::CallError;
+use crate::prepared::{InputSequence, PreparedCall};
+use crate::route::RouteError;
+
+/// A prepared call with its measures.
+pub(super) struct ReadyCall {
+    call: PreparedCall,
+    measures: CallMeasures,
+    /// Charge of the memory of a call that was prepared before it was queued.
+    held: BufferGuard,
+}
+
+/// The result of a preparation, until the call is executed.
+struct QueuedCall(Mutex<Option<Result<ReadyCall, RouteError>>>);
+
+// === impl ReadyCall ===
+
+impl ReadyCall {
+    /// Creates a call whose preparation has taken `tokenization` from `received` on.
+    pub(super) fn new(call: PreparedCall, (received, tokenization): (Tick, Duration), held: BufferGuard) -> Self {
+        let sequences = call.sequences();
+        let measures = CallMeasures {
+            characters: sequences.iter().map(|sequence| sequence.characters).sum(),
+            tokens: sequences.iter().map(|sequence| sequence.tokens.len()).sum(),
+            received,
+            tokenization,
+            queue: Duration::ZERO,
+            inference: Duration::ZERO,
+        };
+        Self { call, measures, held }
+    }
+
+    /// Returns the number of tokens: of all sequences, and of the longest one.
+    fn weight(&self) -> Weight {
+        let tokens = |sequence: &InputSequence| u64::try_from(sequence.tokens.len()).unwrap_or(u64::MAX);
+        let sequences = self.call.sequences();
+        let (sum, max) = (sequences.iter().map(tokens).sum::<u64>(), sequences.iter().map(tokens).max());
+        // A call that executes nothing occupies the queue all the same.
+        Weight { sum: sum.max(1), max: max.unwrap_or(1) }
+    }
+
+    /// Charges the memory of the tokens, and of the texts that the response may repeat.
+    fn charge(mut self, body_bytes: usize, budget: &BufferBudget) -> Result<Self, BuffersFull> {
+        let mut held = budget.empty();
+        held.grow(self.call.sequence_bytes() + body_bytes)?;
+        self.held = held;
+        Ok(self)
+    }
+
+    pub(super) fn take_sequences(&mut self) -> Vec<InputSequence> {
+        self.call.take_sequences()
+    }
+
+    /// Records the execution.
+    pub(super) fn on_executed(&mut self, began: Tick, duration: Duration) {
+        let CallMeasures { received, tokenization, .. } = self.measures;
+        self.measures.queue = began.since(received.after(tokenization));
+        self.measures.inference = duration;
+    }
+
+    /// Renders the response from the results of the sequences.
+    pub(super) fn render(self, results: Vec<SequenceResult>) -> Result<CallResponse, CallError> {
+        let Self { call, measures, held } = self;
+        let body = call.render(results)?;
+        drop(held);
+        Ok(CallResponse { body, measures: (measures.tokens > 0).then_some(measures) })
+    }
+}
+
+// === impl QueuedCall ===
+
+impl QueuedCall {
+    fn take(&self) -> Option<Result<ReadyCall, RouteError>> {
+        // The value is replaced as a whole, so it is valid after a panic as well.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Takes the result of an earlier preparation. `None` if there was none, if it was taken before, as
+/// of a call that is executed again for `verify`, or if there was no memory for it.
+pub(super) fn take_ready(attachment: Option<&CallAttachment>) -> Option<Result<ReadyCall, RouteError>> {
+    attachment?.downcast::<QueuedCall>()?.take()
+}
+
+// === impl EngineInner ===
+
+impl EngineInner {
+    /// Prepares a call before it is queued. If the budget of buffers has no room for its tokens, they
+    /// are dropped, and the call is tokenised again when it is executed.
+    pub(super) async fn prepare_queued(&self, request: ReceivedRequest) -> CallPreparation {
+        let bytes = request.body.len();
+        let Some(prepared) = self.prepare(vec![request]).await.pop() else { return CallPreparation::default() };
+        let weight = prepared.as_ref().ok().map(ReadyCall::weight);
+        let charged = match prepared {
+            Ok(ready) => ready.charge(bytes, &self.parts.buffers).ok().map(Ok),
+            Err(error) => Some(Err(error)),
+        };
+        let attachment = charged.map(|prepared| CallAttachment::new(QueuedCall(Mutex::new(Some(prepared)))));
+        CallPreparation { weight, attachment }
+    }
+}
