@@ -55,7 +55,7 @@ impl Proxy {
         let start = self.clock.now();
         let (endpoint, call) = self.parse_call(table, endpoint, buffered);
         let call = self.weigh_call(call);
-        self.metrics.overhead(OverheadStage::Read, self.clock.now().since(start));
+        self.metrics.record_overhead(OverheadStage::Read, self.clock.now().since(start));
         let call = self.prepare_for_backend(call).await;
         buffered.attach(&call);
         (endpoint, Arc::new(call))
