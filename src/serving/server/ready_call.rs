@@ -7,12 +7,9 @@ use std::time::Duration;
 use groupage_batching::{Tick, Weight};
 use groupage_engine::SequenceResult;
 use groupage_protocol::CallAttachment;
-use groupage_proxy::backend::CallPreparation;
 use groupage_runtime::memory::{BufferBudget, BufferGuard, BuffersFull};
 
-use super::EngineInner;
 use super::measures::{CallMeasures, CallResponse};
-use super::stages::ReceivedRequest;
 use crate::error::CallError;
 use crate::prepared::{InputSequence, PreparedCall};
 use crate::route::RouteError;
@@ -46,7 +43,7 @@ impl ReadyCall {
     }
 
     /// Returns the number of tokens: of all sequences, and of the longest one.
-    fn weight(&self) -> Weight {
+    pub(super) fn weight(&self) -> Weight {
         let tokens = |sequence: &InputSequence| u64::try_from(sequence.tokens.len()).unwrap_or(u64::MAX);
         let sequences = self.call.sequences();
         let (sum, max) = (sequences.iter().map(tokens).sum::<u64>(), sequences.iter().map(tokens).max());
@@ -55,7 +52,7 @@ impl ReadyCall {
     }
 
     /// Charges the memory of the tokens, and of the texts that the response may repeat.
-    fn charge(mut self, body_bytes: usize, budget: &BufferBudget) -> Result<Self, BuffersFull> {
+    pub(super) fn charge(mut self, body_bytes: usize, budget: &BufferBudget) -> Result<Self, BuffersFull> {
         let mut held = budget.empty();
         held.grow(self.call.sequence_bytes() + body_bytes)?;
         self.held = held;
@@ -91,26 +88,13 @@ impl QueuedCall {
     }
 }
 
+/// Keeps the result of a preparation until the call is executed.
+pub(super) fn attach_ready(prepared: Result<ReadyCall, RouteError>) -> CallAttachment {
+    CallAttachment::new(QueuedCall(Mutex::new(Some(prepared))))
+}
+
 /// Takes the result of an earlier preparation. `None` if there was none, if it was taken before, as
 /// of a call that is executed again for `verify`, or if there was no memory for it.
 pub(super) fn take_ready(attachment: Option<&CallAttachment>) -> Option<Result<ReadyCall, RouteError>> {
     attachment?.downcast::<QueuedCall>()?.take()
-}
-
-// === impl EngineInner ===
-
-impl EngineInner {
-    /// Prepares a call before it is queued. If the budget of buffers has no room for its tokens, they
-    /// are dropped, and the call is tokenised again when it is executed.
-    pub(super) async fn prepare_queued(&self, request: ReceivedRequest) -> CallPreparation {
-        let bytes = request.body.len();
-        let Some(prepared) = self.prepare(vec![request]).await.pop() else { return CallPreparation::default() };
-        let weight = prepared.as_ref().ok().map(ReadyCall::weight);
-        let charged = match prepared {
-            Ok(ready) => ready.charge(bytes, &self.parts.buffers).ok().map(Ok),
-            Err(error) => Some(Err(error)),
-        };
-        let attachment = charged.map(|prepared| CallAttachment::new(QueuedCall(Mutex::new(Some(prepared)))));
-        CallPreparation { weight, attachment }
-    }
 }

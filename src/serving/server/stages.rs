@@ -6,12 +6,13 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use groupage_engine::SequenceResult;
 use groupage_protocol::CallAttachment;
+use groupage_proxy::backend::CallPreparation;
 use http::{HeaderMap, Method};
 
 use super::EngineInner;
 use super::answer::{check_media_type, panic_error};
 use super::measures::CallResponse;
-use super::ready_call::{ReadyCall, take_ready};
+use super::ready_call::{ReadyCall, attach_ready, take_ready};
 use crate::error::CallError;
 use crate::model::ServedModel;
 use crate::prepared::PreparedCall;
@@ -46,6 +47,19 @@ impl ReceivedRequest {
 // === impl EngineInner ===
 
 impl EngineInner {
+    /// Prepares a call before it is queued. If the budget of buffers has no room for its tokens, they
+    /// are dropped, and the call is tokenised again when it is executed.
+    pub(super) async fn prepare_queued(&self, request: ReceivedRequest) -> CallPreparation {
+        let bytes = request.body.len();
+        let Some(prepared) = self.prepare(vec![request]).await.pop() else { return CallPreparation::default() };
+        let weight = prepared.as_ref().ok().map(ReadyCall::weight);
+        let charged = match prepared {
+            Ok(ready) => ready.charge(bytes, &self.parts.buffers).ok().map(Ok),
+            Err(error) => Some(Err(error)),
+        };
+        CallPreparation { weight, attachment: charged.map(attach_ready) }
+    }
+
     /// Returns calls with their tokens, one result for each, in their order: those that were prepared
     /// before they were queued, and the others prepared.
     pub(super) async fn ready_calls(&self, requests: Vec<ReceivedRequest>) -> Vec<Result<ReadyCall, RouteError>> {

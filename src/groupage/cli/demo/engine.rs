@@ -18,6 +18,7 @@ use crate::batching::rng::SplitMix64;
 use crate::config::{self, Overrides, Sourced};
 use crate::error::BoxError;
 use crate::telemetry::Metrics;
+use crate::telemetry::names::Metric;
 use crate::testkit::ServerAddr;
 use crate::testkit::load::{
     ClosedConfig, OpenConfig, PreparedCalls, post_json, record_calls, run_closed_loop, start_open_loop,
@@ -206,11 +207,11 @@ impl EngineCounts {
     }
 
     fn parse(text: &str) -> Self {
-        let value = |name: &str| {
-            let found = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        let value = |metric: Metric| {
+            let found = text.lines().find_map(|line| line.strip_prefix(metric.name())?.strip_prefix(' ')?.parse().ok());
             found.unwrap_or_default()
         };
-        Self { sequences: value("groupage_engine_sequences_total "), batches: value("groupage_engine_batches_total ") }
+        Self { sequences: value(Metric::EngineSequences), batches: value(Metric::EngineBatches) }
     }
 
     fn sequences_per_batch(self, before: Self) -> f64 {
