@@ -131,6 +131,19 @@ mod tests {
         sections.into_iter().flat_map(|(_, lines)| lines).map(|(name, line)| format!("{name}: {line}\n")).collect()
     }
 
+    fn copy_folder(from: &Path, to: &Path) {
+        for entry in std::fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            let target = to.join(entry.file_name());
+            if entry.file_type().unwrap().is_dir() {
+                std::fs::create_dir(&target).unwrap();
+                copy_folder(&entry.path(), &target);
+            } else {
+                std::fs::copy(entry.path(), target).unwrap();
+            }
+        }
+    }
+
     #[test]
     fn a_model_is_described_with_its_plan() {
         let text = text("bert", MachineMemory::default());
@@ -163,10 +176,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let error = inspect(folder.path(), MachineMemory::default()).unwrap_err().to_string();
         assert!(error.contains("config.json"), "{error}");
-        for entry in std::fs::read_dir(golden("bert")).unwrap() {
-            let entry = entry.unwrap();
-            std::fs::copy(entry.path(), folder.path().join(entry.file_name())).ok();
-        }
+        copy_folder(&golden("bert"), folder.path());
         let path = folder.path().join("config.json");
         let config = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, config.replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3")).unwrap();
