@@ -114,7 +114,7 @@ impl SimProxy {
         &mut self.draw
     }
 
-    /// Requests one [`super::SimPolicy::tick`] at this instant, in place of an earlier request.
+    /// Requests one [`super::SimPolicy::on_tick`] at this instant, in place of an earlier request.
     /// `None` cancels the request.
     pub fn set_wakeup(&mut self, at: Option<Tick>) {
         self.wake = at;

@@ -46,7 +46,7 @@ pub(super) struct MetricsShared {
     pub(super) recorder: MetricRecorder,
     pub(super) policy: String,
     samples: AtomicUsize,
-    /// Number of samples at the last [`MetricsShared::settle`].
+    /// Number of samples at the last [`MetricsShared::release_samples`].
     settled: AtomicUsize,
     pub(super) ports: Vec<Arc<PortGauges>>,
     pub(super) routes: RouteLabelSet,
