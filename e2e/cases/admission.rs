@@ -34,8 +34,8 @@ spec:
     classes: [{name: bulk, weight: 1}, {name: urgent, weight: 8}]
 ";
 
-/// A call takes 200 ms, and the model runs four at once. Its own queue would take the whole flood.
-const ARGS: &str = ", --base, 100ms, --per-item, 5ms, --slots, '4', --queue, '100000'";
+/// A call takes 200 ms, and the model runs four at once.
+const ARGS: &str = ", --base, 100ms, --per-item, 5ms, --slots, '4'";
 const TOKENS: u32 = 20;
 const SLOTS: u64 = 4;
 /// Calls from which the sidecar learns their time.

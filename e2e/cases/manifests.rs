@@ -59,7 +59,7 @@ spec:
       containers:
         - name: model
           image: $stand-in
-          args: [modelMODEL_ARGS]
+          args: [model, --queue, '100000'MODEL_ARGS]
           ports: [{name: http, containerPort: 8080}]
           securityContext: $restricted
           LIFECYCLE
@@ -126,6 +126,8 @@ pub(super) struct ModelManifest<'a> {
 /// Annotation that requests a sidecar.
 pub(super) const INJECT_ANNOTATION: &str = "groupage.dev/inject: enabled";
 
+/// The queue of the model outlasts a pause of the machine. With the default of 64 calls, the model
+/// itself refuses calls if its process gets no CPU for a second.
 const INJECTED: &str = "
 apiVersion: apps/v1
 kind: Deployment
@@ -140,7 +142,7 @@ spec:
       containers:
         - name: model
           image: $stand-in
-          args: [modelMODEL_ARGS]
+          args: [model, --queue, '100000'MODEL_ARGS]
           ports: [{name: http, containerPort: 8080}]
           readinessProbe: {httpGet: {path: /health, port: http}, periodSeconds: 1}
           resources: RESOURCES

@@ -32,7 +32,7 @@ spec:
 ";
 
 /// The queue of the model is long enough never to refuse a call.
-const ARGS: &str = ", --base, 5ms, --per-item, 100us, --queue, '100000'";
+const ARGS: &str = ", --base, 5ms, --per-item, 100us";
 const QUICK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_micros(100));
 const TIMES: u32 = 12;
 /// Half of the model's initial capacity, and five times its serial capacity when it is slow.
@@ -155,7 +155,7 @@ async fn wait_until_drained(load: &RunningLoad<'_>) -> Result<(), TestError> {
 
 /// The model rejects a list without a number in its answer. The reason only shows when the members
 /// succeed individually.
-const ONE_ITEM: &str = ", --base, 5ms, --items-max, '1', --refuse-bare, --queue, '100000'";
+const ONE_ITEM: &str = ", --base, 5ms, --items-max, '1', --refuse-bare";
 /// Temporarily more than the model's serial capacity, so that calls queue and are batched.
 const BUSY: f64 = 150.0;
 const CALLS: u64 = 600;

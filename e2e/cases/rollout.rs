@@ -20,7 +20,7 @@ const RATE: f64 = 200.0;
 
 /// Arguments of a model server with an unbounded queue: persistent connections may all lead to the
 /// only pod that is already running.
-const QUICK: &str = ", --base, 5ms, --queue, '100000'";
+const QUICK: &str = ", --base, 5ms";
 
 /// An application with a preStop hook of its own, which the injector leaves unchanged. The endpoint
 /// is removed first, and the model terminates some seconds later. The sidecar learns of the

@@ -98,7 +98,7 @@ async fn a_pod_is_ready_only_when_model_and_sidecar_are(space: &TestNamespace) -
 }
 
 async fn a_model_that_becomes_slower_is_learned_anew(space: &TestNamespace) -> CaseResult {
-    space.apply(&batched(1, ", --base, 5ms, --per-item, 50us, --queue, '100000'", "", "")).await?;
+    space.apply(&batched(1, ", --base, 5ms, --per-item, 50us", "", "")).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
     let caller = TestClient::start(space).await?;
     caller.wait_until_reachable("model:80", "/health").await?;

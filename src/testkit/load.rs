@@ -33,6 +33,9 @@ const VARIETY: u64 = 256;
 /// Maximum recorded latency. Larger latencies are recorded as this value.
 const LATENCY_MAX: Duration = Duration::from_secs(600);
 
+/// Header of every response that the proxy makes itself (`docs/errors.md`).
+const OWN_ERROR_HEADER: &str = "x-groupage-error";
+
 /// Form of the calls of a load.
 #[derive(Debug, Clone)]
 pub struct CallForm {
@@ -75,6 +78,8 @@ pub struct Report {
     pub served: u64,
     /// Number of calls answered with 429 or 503.
     pub refused: u64,
+    /// Number of those that the model server refused itself, behind a proxy or without one.
+    pub refused_by_server: u64,
     /// Number of calls that received an incorrect 200 response. Every such call is a defect.
     pub wrong: u64,
     /// Number of calls with any other response, or with none.
@@ -117,6 +122,7 @@ pub struct LoadSnapshot {
 enum CallOutcome {
     Served,
     Refused,
+    RefusedByServer,
     Wrong,
     Failed,
     Unsent,
@@ -132,6 +138,7 @@ struct LoadCounts {
     offered: u64,
     served: u64,
     refused: u64,
+    refused_by_server: u64,
     wrong: u64,
     failed: u64,
     unsent: u64,
@@ -202,6 +209,7 @@ impl PreparedCall {
         match answer.status {
             200 if answer.body.starts_with(&self.expect) => CallOutcome::Served,
             200 => CallOutcome::Wrong,
+            429 | 503 if answer.header(OWN_ERROR_HEADER).is_none() => CallOutcome::RefusedByServer,
             429 | 503 => CallOutcome::Refused,
             _ => CallOutcome::Failed,
         }
@@ -231,6 +239,7 @@ impl LoadStats {
             offered: 0,
             served: 0,
             refused: 0,
+            refused_by_server: 0,
             wrong: 0,
             failed: 0,
             unsent: 0,
@@ -254,6 +263,10 @@ impl LoadStats {
                 counts.recent.saturating_record(nanos(latency));
             }
             CallOutcome::Refused => counts.refused += 1,
+            CallOutcome::RefusedByServer => {
+                counts.refused += 1;
+                counts.refused_by_server += 1;
+            }
             CallOutcome::Wrong => counts.wrong += 1,
             CallOutcome::Failed => counts.failed += 1,
             CallOutcome::Unsent => {
@@ -294,6 +307,7 @@ impl LoadStats {
             offered: counts.offered,
             served: counts.served,
             refused: counts.refused,
+            refused_by_server: counts.refused_by_server,
             wrong: counts.wrong,
             failed: counts.failed,
             unsent: counts.unsent,
@@ -325,6 +339,7 @@ impl Report {
         self.offered += other.offered;
         self.served += other.served;
         self.refused += other.refused;
+        self.refused_by_server += other.refused_by_server;
         self.wrong += other.wrong;
         self.failed += other.failed;
         self.unsent += other.unsent;

@@ -116,6 +116,8 @@ pub struct LoadReport {
     pub served: u64,
     /// Number of calls answered with 429 or 503.
     pub refused: u64,
+    /// Number of those that the model server refused itself. While the load is running, this is 0.
+    pub refused_by_server: u64,
     /// Number of calls that received an incorrect 200 response. Every such call is a defect. While
     /// the load is running, this is 0 and these calls are counted in `failed`.
     pub wrong: u64,

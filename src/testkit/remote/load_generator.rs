@@ -131,7 +131,7 @@ impl LoadGeneratorState {
         let running = self.load();
         let now = running.as_ref().ok_or_else(|| CommandError::conflict("no load is running"))?.snapshot();
         let load::LoadSnapshot { offered, served, refused, failed, p50, p99 } = now;
-        Ok(LoadReport { offered, served, refused, wrong: 0, failed, p50, p99 })
+        Ok(LoadReport { offered, served, refused, refused_by_server: 0, wrong: 0, failed, p50, p99 })
     }
 
     async fn stop_load(&self) -> Result<LoadReport, CommandError> {
@@ -139,8 +139,8 @@ impl LoadGeneratorState {
         running.stop();
         let report = running.finish().await.map_err(|error| CommandError::failed(error.to_string()))?;
         let (p50, p99) = (report.p50(), report.p99());
-        let load::Report { offered, served, refused, wrong, failed, .. } = report;
-        Ok(LoadReport { offered, served, refused, wrong, failed, p50, p99 })
+        let load::Report { offered, served, refused, refused_by_server, wrong, failed, .. } = report;
+        Ok(LoadReport { offered, served, refused, refused_by_server, wrong, failed, p50, p99 })
     }
 
     /// Runs the ledger, and starts a new mock on the same port for the next run.
