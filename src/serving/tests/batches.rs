@@ -111,7 +111,7 @@ async fn a_member_that_is_not_accepted_gets_its_own_error_and_affects_no_other()
     let executor = FakeExecutor::new(10_000);
     let batches = executor.batches.clone();
     let server = serve(&model, executor);
-    let long = json!({"inputs": "a ".repeat(100)}).to_string();
+    let long = json!({"inputs": "a ".repeat(100), "truncate": false}).to_string();
     let calls = [
         ("/embed", json!({"inputs": "a"}).to_string()),
         ("/embed", long.clone()),
@@ -154,7 +154,7 @@ async fn a_call_is_tokenised_before_it_is_queued_and_not_again() {
     let server = serve_with(&model, parts);
     let first = queued(&server, "/embed", &json!({"inputs": ["a b", "c"]})).await;
     let second = queued(&server, "/embed", &json!({"inputs": "a b d e"})).await;
-    let refused = queued(&server, "/embed", &json!({"inputs": "a ".repeat(100)})).await;
+    let refused = queued(&server, "/embed", &json!({"inputs": "a ".repeat(100), "truncate": false})).await;
     assert_eq!((first.weight, second.weight), (Weight { sum: 7, max: 4 }, Weight { sum: 6, max: 6 }));
     assert!(buffers.held() > 0, "the tokens are charged while the calls are queued");
     tokenised(3);
