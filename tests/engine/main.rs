@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// Settings under which calls are held until there are `items` of them, or the process drains.
-fn holding(items: u32) -> String {
+fn holding(items: usize) -> String {
     json!({
         "scheduling": {"policy": "Static", "items": items, "delay": "1m"},
         "limits": {"queueDelayMax": "1m"},
@@ -98,6 +98,23 @@ async fn a_reranker_serves_the_formats_of_tei_and_of_cohere() {
     assert!(info["model_type"]["reranker"].is_object());
     assert_eq!(process.get("/v1/unknown").await.0, 404);
     assert_eq!(process.get("/rerank").await.0, 405);
+}
+
+#[tokio::test]
+async fn calls_to_the_paths_that_depend_on_the_model_share_batches() {
+    for (model, own, body) in [
+        ("bert", "/embed", json!({"inputs": "a fox"})),
+        ("distilbert-classify", "/predict", json!({"inputs": "a fox"})),
+        ("bert-rerank", "/rerank", json!({"query": "fox", "texts": ["a fox", "a dog"]})),
+    ] {
+        let process = EngineProcess::start(model, Some(&holding(4 * body["texts"].as_array().map_or(1, Vec::len)))).await;
+        for path in [own, "/", "/invocations"] {
+            let calls = [(); 4].map(|()| process.post(path, &body));
+            let answers = join_all(calls).await;
+            assert!(answers.iter().all(|answer| answer.0 == 200 && *answer == answers[0]), "{model} {path}");
+        }
+        assert_eq!(process.metric("groupage_engine_batches_total").await, Some(3.0), "{model}: one for each path");
+    }
 }
 
 #[tokio::test]

@@ -57,9 +57,10 @@ impl Backend for EngineBackend {
         self.0.budget.lock().is_ok_and(|mut budget| budget.try_take_replay(now))
     }
 
+    /// The kind of the model decides the format of calls to `/` and `/invocations`.
     fn published_limits(&self, _: &LimitsSource) -> LimitsLookUp {
-        let weight_max = u64::try_from(self.0.model.batch_tokens_max()).ok();
-        LimitsLookUp::Known(Some(PublishedLimits { weight_max, ..PublishedLimits::default() }))
+        let (weight_max, model_kind) = (u64::try_from(self.0.model.batch_tokens_max()).ok(), Some(self.0.model.kind()));
+        LimitsLookUp::Known(Some(PublishedLimits { weight_max, model_kind, ..PublishedLimits::default() }))
     }
 
     fn batches_text(&self) -> Option<bool> {

@@ -10,7 +10,7 @@ use groupage_batching::{BatchId, BatchOutcome, Observation, Weight};
 use groupage_engine::{Executor, LoadError};
 use groupage_protocol::error::Failure;
 use groupage_protocol::{
-    Call, DigestKey, Endpoint, LimitsSource, MergeRule, PathPattern, Reply, RouteProtocol, RouteRules, Routes,
+    Call, DigestKey, Endpoint, LimitsSource, MergeRule, ModelKind, PathPattern, Reply, RouteProtocol, RouteRules, Routes,
     SharedHeaderRules,
 };
 use groupage_proxy::backend::{BatchOutputs, BatchRequest, BufferedReply, StreamedAnswer};
@@ -267,6 +267,14 @@ async fn the_engine_publishes_its_own_limits() {
     let limits = server.backend().published_limits(&LimitsSource::Info).limits().unwrap();
     assert_eq!((limits.weight_max, limits.items_max, limits.batches_itself), (Some(16_384), None, false));
     assert_eq!(server.backend().batches_text(), Some(false));
+    assert_eq!(limits.model_kind, Some(ModelKind::Embedding));
+    for (model, kind) in
+        [(TestModel::reranker(), ModelKind::Reranker), (TestModel::classifier(), ModelKind::Classifier)]
+    {
+        let server = serve(&model, FakeExecutor::new(10_000));
+        let limits = server.backend().published_limits(&LimitsSource::Info).limits().unwrap();
+        assert_eq!(limits.model_kind, Some(kind));
+    }
 }
 
 /// Returns headers without those that depend on the time of the execution.
