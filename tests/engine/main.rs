@@ -105,9 +105,9 @@ async fn calls_to_the_paths_that_depend_on_the_model_share_batches() {
     for (model, own, body) in [
         ("bert", "/embed", json!({"inputs": "a fox"})),
         ("distilbert-classify", "/predict", json!({"inputs": "a fox"})),
-        ("bert-rerank", "/rerank", json!({"query": "fox", "texts": ["a fox", "a dog"]})),
+        ("bert-rerank", "/rerank", json!({"query": "fox", "texts": ["a fox"]})),
     ] {
-        let process = EngineProcess::start(model, Some(&holding(4 * body["texts"].as_array().map_or(1, Vec::len)))).await;
+        let process = EngineProcess::start(model, Some(&holding(4))).await;
         for path in [own, "/", "/invocations"] {
             let calls = [(); 4].map(|()| process.post(path, &body));
             let answers = join_all(calls).await;
@@ -115,6 +115,27 @@ async fn calls_to_the_paths_that_depend_on_the_model_share_batches() {
         }
         assert_eq!(process.metric("groupage_engine_batches_total").await, Some(3.0), "{model}: one for each path");
     }
+}
+
+#[tokio::test]
+async fn calls_with_documents_share_batches_and_are_answered_as_alone() {
+    let calls: Vec<Value> =
+        [json!(["a fox", "a dog", "the moon"]), json!(["the fox"]), json!([{"text": "a dog"}, "b"])]
+            .into_iter()
+            .map(|documents| json!({"query": "fox", "documents": documents, "top_n": 2, "return_documents": true}))
+            .collect();
+    let (alone, together) =
+        (EngineProcess::start("bert-rerank", None).await, EngineProcess::start("bert-rerank", Some(&holding(6))).await);
+    for (path, batches) in ["/rerank", "/v1/rerank", "/v2/rerank", "/"].into_iter().zip([1.0, 2.0, 3.0, 4.0]) {
+        let answers = join_all(calls.iter().map(|body| together.post(path, body))).await;
+        for (body, answer) in calls.iter().zip(answers) {
+            assert_eq!(answer.0, 200, "{path}: {answer:?}");
+            assert_eq!(answer, alone.post(path, body).await, "{path}");
+        }
+        let found = together.metric("groupage_engine_batches_total").await;
+        assert_eq!(found, Some(batches), "one batch for each path");
+    }
+    assert_eq!(together.metric("groupage_batch_items_sum").await, Some(24.0));
 }
 
 #[tokio::test]

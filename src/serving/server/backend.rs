@@ -63,6 +63,10 @@ impl Backend for EngineBackend {
         LimitsLookUp::Known(Some(PublishedLimits { weight_max, model_kind, ..PublishedLimits::default() }))
     }
 
+    fn executes_members(&self) -> bool {
+        true
+    }
+
     fn batches_text(&self) -> Option<bool> {
         Some(false)
     }

@@ -10,8 +10,8 @@ use groupage_batching::{BatchId, BatchOutcome, Observation, Weight};
 use groupage_engine::{Executor, LoadError};
 use groupage_protocol::error::Failure;
 use groupage_protocol::{
-    Call, DigestKey, Endpoint, LimitsSource, MergeRule, ModelKind, PathPattern, Reply, RouteProtocol, RouteRules, Routes,
-    SharedHeaderRules,
+    Call, DigestKey, Endpoint, LimitsSource, MergeRule, ModelKind, PathPattern, Reply, RouteProtocol, RouteRules,
+    Routes, SharedHeaderRules,
 };
 use groupage_proxy::backend::{BatchOutputs, BatchRequest, BufferedReply, StreamedAnswer};
 use groupage_runtime::memory::BufferBudget;
