@@ -23,6 +23,7 @@ mod route;
 mod model;
 mod inputs;
 mod prepared;
+mod response_memory;
 mod routes;
 mod executor_load;
 mod worker;

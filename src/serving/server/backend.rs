@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use groupage_batching::{BatchOutcome, Observation};
 use groupage_engine::SequenceResult;
 use groupage_protocol::{Call, LimitsSource, PublishedLimits, error::FailureKind};
-use groupage_proxy::backend::{Backend, BatchOutputs, BatchRequest, BufferedReply, CallPreparation, LimitsLookUp};
+use groupage_proxy::backend::{Backend, BatchOutputs, BatchRequest, CallPreparation, LimitsLookUp};
 
 use super::EngineInner;
 use super::answer::execution_error;
@@ -161,8 +161,7 @@ fn deliver(
     result: Result<CallResponse, RouteError>,
 ) {
     let Some(call) = request.members.get(member) else { return };
-    let reply = inner.reply(call.head.uri.path(), result);
-    outputs.deliver(member, Ok(BufferedReply::new(reply, &inner.parts.buffers)));
+    outputs.deliver(member, Ok(inner.reply(call.head.uri.path(), result)));
 }
 
 fn received(call: &Call) -> ReceivedRequest {

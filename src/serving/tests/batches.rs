@@ -191,10 +191,12 @@ async fn a_call_that_goes_alone_carries_its_tokens() {
 async fn without_memory_for_its_tokens_a_call_is_tokenised_when_it_is_executed() {
     let model = TestModel::embedding();
     let mut parts = parts();
-    parts.buffers = BufferBudget::new(16, parts.clock);
+    parts.buffers = BufferBudget::new(4096, parts.clock);
+    let others = parts.buffers.charge_unchecked(4096);
     let server = serve_with(&model, parts);
     let call = queued(&server, "/embed", &json!({"inputs": "a b"})).await;
     assert_eq!((call.weight.sum, call.attachment.is_none()), (4, true));
+    drop(others);
     let mut outputs = RecordedOutputs::default();
     execute_calls(&server, vec![Arc::new(call)], &mut outputs, None).await;
     assert_eq!(status(&outputs, 0), 200);

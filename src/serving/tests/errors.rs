@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::TestModel;
+use super::lone_calls::parts;
 use super::routes::call;
 use crate::{ErrorKind, ModelRoute, prepare_call};
 
@@ -49,7 +50,7 @@ fn a_body_that_is_not_accepted_is_refused_on_every_route() {
         assert_eq!(kind(model, &route, &empty), ErrorKind::Empty, "{route:?} {empty}");
         assert_eq!(kind(model, &route, &wrong), ErrorKind::Invalid, "{route:?} {wrong}");
         assert_eq!(kind(model, &route, &json!({})), ErrorKind::Invalid, "{route:?} without fields");
-        let broken = prepare_call(&model.served, &route, b"{\"inputs\": ").unwrap_err();
+        let broken = prepare_call(&model.served, &route, b"{\"inputs\": ", &parts().buffers).unwrap_err();
         assert_eq!(broken.kind, ErrorKind::Malformed, "{route:?}");
     }
 }

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use groupage_engine::{Executor as _, PackedBatch};
 use serde_json::{Value, json};
 
+use super::lone_calls::parts;
 use super::{FakeExecutor, HIDDEN, TestModel};
 use crate::{CallError, ModelRoute, prepare_call};
 
@@ -15,7 +16,7 @@ const A: u32 = 19;
 
 /// Executes a call and returns the response.
 pub(super) fn call(model: &TestModel, route: &ModelRoute, body: &Value) -> Result<Value, CallError> {
-    let mut prepared = prepare_call(&model.served, route, body.to_string().as_bytes())?;
+    let mut prepared = prepare_call(&model.served, route, body.to_string().as_bytes(), &parts().buffers)?;
     let mut batch = PackedBatch::new(10_000);
     for sequence in prepared.take_sequences() {
         batch.push(&sequence.tokens, sequence.kind).unwrap();
