@@ -33,7 +33,7 @@ mod server;
 mod tests;
 
 pub use error::{CallError, ErrorKind};
-pub use executor_load::{ExecutorLoadError, ExecutorSettings};
+pub use executor_load::{ExecutorLoadError, ExecutorSettings, LoadedExecutor, load_executor};
 pub use format::ErrorFormat;
 pub use model::ServedModel;
 pub use prepared::{InputSequence, PreparedCall};
