@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot continue reports its place")]
 
+mod curl;
 mod process;
 
 use futures_util::future::join_all;
