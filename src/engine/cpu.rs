@@ -5,6 +5,7 @@
 //! - `workers` runs tasks on threads, and `tiles` divides matrices among them.
 //! - `layers` packs the weights once, `arena` has the memory of intermediate results, and `forward`
 //!   executes a batch: `embed`, `attention` with `rotary`, and `output`.
+//! - `memory_demand` adds up the memory of both before they exist.
 
 mod aligned;
 mod arena;
@@ -14,6 +15,7 @@ mod forward;
 mod kernels;
 mod layers;
 mod linear;
+mod memory_demand;
 mod output;
 mod rotary;
 mod selection;
@@ -26,6 +28,7 @@ use std::fmt;
 use self::arena::ScratchArena;
 use self::forward::ForwardPass;
 use self::layers::EncoderLayers;
+pub use self::memory_demand::MemoryDemand;
 pub use self::selection::CpuFeatures;
 use self::selection::KernelSelection;
 use self::workers::WorkerPool;
@@ -81,8 +84,7 @@ impl CpuExecutor {
             let expected = format!("1 to {TOKENS_MAX}");
             return Err(refuse("tokens of a batch", tokens_max.to_string(), &expected, "choose another limit"));
         }
-        let available = || std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = threads.unwrap_or_else(available).clamp(1, THREADS_MAX);
+        let threads = thread_count(threads);
         let workers = WorkerPool::new(threads).map_err(|error| {
             refuse("threads", error.to_string(), &format!("{threads} threads"), "choose fewer threads")
         })?;
@@ -107,6 +109,12 @@ impl CpuExecutor {
         let limits = BatchLimits::new(model.config(), tokens_max, sequence_max);
         Ok(Self { kernels, workers, layers, arena, report, limits })
     }
+}
+
+/// Returns the number of threads of an executor.
+fn thread_count(wanted: Option<usize>) -> usize {
+    let available = || std::thread::available_parallelism().map_or(1, usize::from);
+    wanted.unwrap_or_else(available).clamp(1, THREADS_MAX)
 }
 
 impl fmt::Debug for CpuExecutor {

@@ -182,8 +182,12 @@ impl<D: GpuDevice> CudaExecutor<D> {
             };
             match self.run_part(part) {
                 Ok(part) => results.extend(part),
+                // Graphs have memory of their own, and save time only. Without them the batch may fit, so
+                // it is not divided yet. There are none the next time.
+                Err(error) if error.severity == FaultSeverity::Memory && self.release_graphs() > 0 => {
+                    pending.push(range);
+                }
                 Err(error) if error.severity == FaultSeverity::Memory => {
-                    self.release_graphs();
                     if !self.ceiling.on_shortage(tokens, range.len()) {
                         return Err(error);
                     }
@@ -223,18 +227,18 @@ impl<D: GpuDevice> CudaExecutor<D> {
                 }
                 Err(error) if error.is_fatal() => return Err(error),
                 // Graphs save time only, so a device without them executes the batch all the same.
-                Err(_) => self.release_graphs(),
+                Err(_) => _ = self.release_graphs(),
             }
         }
         self.usage.eager += 1;
         launches.iter().try_for_each(|launch| self.device.launch(launch))
     }
 
-    /// Frees all graphs, and executes later batches without.
-    fn release_graphs(&mut self) {
-        for graph in self.graphs.disable() {
-            self.device.release_graph(graph);
-        }
+    /// Frees all graphs, and executes later batches without. Returns their number.
+    fn release_graphs(&mut self) -> usize {
+        let graphs = self.graphs.disable();
+        graphs.iter().for_each(|graph| self.device.release_graph(*graph));
+        graphs.len()
     }
 }
 

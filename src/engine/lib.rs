@@ -53,7 +53,7 @@ mod tests;
 pub use activation::Activation;
 pub use batch::{BatchFull, OutputKind, PackedBatch};
 pub use config::{Architecture, EncoderConfig, HeadConfig, HeadPooling, PositionScheme, RotaryConfig, ScoreFunction};
-pub use cpu::{CpuExecutor, CpuFeatures, CpuOptions};
+pub use cpu::{CpuExecutor, CpuFeatures, CpuOptions, MemoryDemand};
 #[cfg(feature = "cuda")]
 pub use cuda::CudaDevice;
 pub use cuda::{

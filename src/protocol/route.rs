@@ -358,6 +358,16 @@ impl Routes {
         route.endpoint(Adapter::Tei(TeiRoute::of_model(kind)))
     }
 
+    /// Returns the endpoint for calls with `documents` at a path for which [`Routes::recognise`], or
+    /// [`Routes::model_form`], returns `endpoint`. It is for a server that executes each member of a
+    /// batch with its own body. `None` if the path is not that of a reranker.
+    #[must_use]
+    pub fn documents_form(&self, endpoint: &Arc<Endpoint>) -> Option<Arc<Endpoint>> {
+        let route = self.routes.get(endpoint.route).filter(|_| endpoint.label == ProtocolLabel::Tei)?;
+        let own = route.endpoint(Adapter::Tei(TeiRoute::Rerank)).filter(|own| Arc::ptr_eq(own, endpoint));
+        own.and_then(|_| route.endpoint(Adapter::TeiDocuments))
+    }
+
     /// Returns `true` if the format of calls depends on the model, which
     /// [`LimitsSource::Info`](crate::LimitsSource::Info) names.
     #[must_use]

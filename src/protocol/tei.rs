@@ -7,7 +7,7 @@ use crate::json::{self, JsonRules, Span};
 use crate::pointer::Pointer;
 use crate::published::{ModelKind, NotJson, PublishedLimits};
 
-pub(crate) use routes::{TeiRoute, is_model_path, unknown_model};
+pub(crate) use routes::{TeiRoute, documents, is_model_path, unknown_model};
 
 mod routes;
 

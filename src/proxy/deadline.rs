@@ -46,6 +46,13 @@ pub(super) fn resolve_deadlines(
     }
 }
 
+/// Returns the instant from which on a call is refused, given its deadlines and the treatment of
+/// calls beyond their SLO.
+pub(super) fn expiry(deadlines: [Option<Deadline>; 2], late: LateTreatment) -> Option<Tick> {
+    let refuses = |deadline: &Deadline| deadline.source != DeadlineSource::Slo || late == LateTreatment::Refuse;
+    deadlines.into_iter().flatten().filter(refuses).map(|deadline| deadline.at).min()
+}
+
 // === impl CallDeadlines ===
 
 impl CallDeadlines {
@@ -186,5 +193,16 @@ mod tests {
         assert_eq!(name(&limited, 2000), "routes[2].timeout");
         assert_eq!(name(&limited, 1900), "proxy.connection.bodyIdleTimeout");
         assert_eq!(name(&route(LateTreatment::Serve, None), 400_000), "proxy.connection.bodyIdleTimeout");
+    }
+
+    #[test]
+    fn an_slo_refuses_a_call_only_where_late_calls_are_refused() {
+        let expiry = |deadlines: &CallDeadlines, late| expiry([deadlines.first, deadlines.fallback], late);
+        let slo = read(&[("x-request-timeout-ms", "500")], Some(100));
+        assert_eq!(expiry(&slo, LateTreatment::Refuse), Some(Tick::from_millis(1100)));
+        assert_eq!(expiry(&slo, LateTreatment::Serve), Some(Tick::from_millis(1500)));
+        assert_eq!(expiry(&read(&[], None), LateTreatment::Serve), Some(Tick::from_millis(31_000)), "the timeout");
+        let none = resolve_deadlines(Tick::from_millis(1000), &map(&[]), &NAMES, (None, None));
+        assert_eq!(expiry(&none, LateTreatment::Refuse), None);
     }
 }

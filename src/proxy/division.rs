@@ -16,9 +16,10 @@ use futures_util::stream::{self, StreamExt};
 use http::HeaderValue;
 
 use super::Proxy;
+use super::deadline::expiry;
 use super::unbatched::BufferedRequest;
 use crate::backend::BufferedReply;
-use crate::batching::{DeadlineSource, PartLimits};
+use crate::batching::{DeadlineSource, LateTreatment, PartLimits};
 use crate::error::{Failure, FailureKind};
 use crate::protocol::{Call, PartAnswer, headers};
 use crate::scheduler::{ExecutionDetails, Submission, SubmitOutcome};
@@ -66,7 +67,9 @@ impl Proxy {
             return self.scheduler.submit(whole).await;
         };
         self.metrics.record_division(parts.len());
-        let prepared = parts.into_iter().map(|part| self.prepare_for_backend(self.weigh_call(part)));
+        // The parts of a call that is late by its SLO are queued like it.
+        let ends_at = expiry([whole.deadline, whole.later], LateTreatment::Serve);
+        let prepared = parts.into_iter().map(|part| self.prepare_for_backend(self.weigh_call(part), move || ends_at));
         let parts: Vec<Arc<Call>> = join_all(prepared).await.into_iter().map(Arc::new).collect();
         let replies = match self.execute_parts(&whole, &parts, &limits, buffered).await {
             Ok(replies) => replies,

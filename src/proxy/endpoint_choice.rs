@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 
 use super::unbatched::BufferedRequest;
 use super::{Proxy, RouteMode, RoutingTable};
-use crate::protocol::{Call, Endpoint, LimitsSource, MergeEligibility};
+use crate::protocol::{Call, Endpoint, LimitsSource, MergeEligibility, UnmergeableReason};
 
 // === impl Proxy ===
 
@@ -35,8 +35,9 @@ impl Proxy {
         }
     }
 
-    /// Parses a call. One for text that cannot be merged is queued like all calls for text, which
-    /// have limits and measurements of their own.
+    /// Parses a call. One for a reranker is parsed in the form of its body, where the server executes
+    /// both. One for text that cannot be merged is queued like all calls for text, which have limits
+    /// and measurements of their own.
     pub(super) fn parse_call(
         &self,
         table: &RoutingTable,
@@ -45,6 +46,15 @@ impl Proxy {
     ) -> (Arc<Endpoint>, Call) {
         let parse = |endpoint: &Endpoint| endpoint.parse_call(&buffered.head, buffered.bytes.clone(), &self.secret);
         let call = parse(endpoint);
+        if call.unbatched_reason() == Some(UnmergeableReason::ItemForm)
+            && self.backend.executes_members()
+            && let Some(documents) = table.routes.documents_form(endpoint)
+        {
+            let own = parse(&documents);
+            if own.unbatched_reason().is_none() {
+                return (documents, own);
+            }
+        }
         let reason = call.unbatched_reason().filter(|_| table.admits_generation);
         let queued = || table.routes.queued_form(endpoint, buffered.head.uri.path());
         let Some((reason, queued)) = reason.and_then(|reason| Some((reason, queued()?))) else {

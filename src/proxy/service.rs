@@ -109,7 +109,7 @@ impl Proxy {
         (arrival, mut recorder): (CallArrival, CallRecorder),
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
-        let read = self.read_call(table, endpoint, &mut buffered).await;
+        let read = self.read_call(table, endpoint, &mut buffered, arrival.at).await;
         let prepared = self.prepare_submission(table, read, &buffered, arrival, &mut recorder);
         let PreparedCall { endpoint, call, submission, deadlines, reason, batches_itself } = prepared;
         let dialect = endpoint.dialect;

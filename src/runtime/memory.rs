@@ -40,6 +40,11 @@ pub const STREAM: usize = 12 << 10;
 /// Minimum number of connections under any memory limit.
 const CONNECTIONS_MIN: u64 = 64;
 
+/// Least memory of a process: the least number of connections, and calls of 1 MiB, the default of
+/// `limits.itemBytesMax`.
+pub const PROCESS_BYTES_MIN: u64 =
+    (BASE + (CONNECTIONS_MIN * (CONNECTION + UPSTREAM + UPSTREAM / 2) + (1 << 20)) / 4 * 5) / 9 * 10;
+
 /// Returns the bytes of calls that fit into a memory limit.
 #[must_use]
 pub const fn buffered_bytes_within(limit: u64) -> u64 {
@@ -69,5 +74,7 @@ mod tests {
             assert!(sum <= limit / 10 * 9 + 1, "{limit}: {sum}");
         }
         assert_eq!(connections_within(128 << 20, 32 << 20), 806);
+        let least = connections_within(PROCESS_BYTES_MIN, 1 << 20);
+        assert!((CONNECTIONS_MIN..CONNECTIONS_MIN + 2).contains(&least), "{least}");
     }
 }

@@ -84,6 +84,11 @@ impl CallError {
         Self { kind, message: message.into() }
     }
 
+    /// Creates the error of a response that cannot be written, which is a defect.
+    pub(crate) fn unwritable(error: &serde_json::Error) -> Self {
+        Self::new(ErrorKind::Internal, error.to_string())
+    }
+
     /// Creates the error of a field with a value that is not accepted.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid, message)

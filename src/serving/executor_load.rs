@@ -45,14 +45,20 @@ pub enum ExecutorLoadError {
     },
 }
 
+/// An executor, and the reason for which it is not on the chosen device.
+#[derive(Debug)]
+pub struct LoadedExecutor {
+    /// The executor.
+    pub executor: Box<dyn Executor>,
+    /// Error of the chosen GPU, if the CPU is used instead.
+    pub refusal: Option<CudaLoadError>,
+}
+
 /// Creates the executor of a model. It takes as long as the weights need to be read and packed.
 ///
 /// # Errors
 /// No allowed executor can be created.
-pub(crate) fn load_executor(
-    model: &ServedModel,
-    settings: ExecutorSettings,
-) -> Result<Box<dyn Executor>, ExecutorLoadError> {
+pub fn load_executor(model: &ServedModel, settings: ExecutorSettings) -> Result<LoadedExecutor, ExecutorLoadError> {
     load_with(model, settings, open_gpu_executor)
 }
 
@@ -61,17 +67,17 @@ fn load_with(
     model: &ServedModel,
     settings: ExecutorSettings,
     open_gpu: impl Fn(&Model, usize, CudaOptions) -> Result<Box<dyn Executor>, CudaLoadError>,
-) -> Result<Box<dyn Executor>, ExecutorLoadError> {
-    let executor = match settings.device {
-        DeviceChoice::Cpu => load_on_cpu(model)?,
+) -> Result<LoadedExecutor, ExecutorLoadError> {
+    let (executor, refusal) = match settings.device {
+        DeviceChoice::Cpu => (load_on_cpu(model)?, None),
         DeviceChoice::Cuda { ordinal } => {
             let open = |options: CudaOptions| open_gpu(model.model(), ordinal, options);
             match load_on_gpu(model, settings.memory, open) {
-                Ok(executor) => executor,
+                Ok(executor) => (executor, None),
                 Err(error) if settings.is_device_required => return Err(ExecutorLoadError::Gpu(error)),
                 Err(error) => {
                     tracing::warn!(reason = %error, "the GPU cannot execute the model: it is executed on the CPU");
-                    load_on_cpu(model)?
+                    (load_on_cpu(model)?, Some(error))
                 }
             }
         }
@@ -80,7 +86,7 @@ fn load_with(
     if settings.batch_invariant && !report.batch_invariant {
         return Err(ExecutorLoadError::BatchDependent { kernels: report.kernels.clone() });
     }
-    Ok(executor)
+    Ok(LoadedExecutor { executor, refusal })
 }
 
 fn load_on_cpu(model: &ServedModel) -> Result<Box<dyn Executor>, LoadError> {
@@ -129,8 +135,8 @@ mod tests {
         batch_invariant: true,
     };
 
-    fn kernels(loaded: Result<Box<dyn Executor>, ExecutorLoadError>) -> Result<String, ExecutorLoadError> {
-        loaded.map(|executor| executor.report().kernels.clone())
+    fn kernels(loaded: Result<LoadedExecutor, ExecutorLoadError>) -> Result<String, ExecutorLoadError> {
+        loaded.map(|loaded| loaded.executor.report().kernels.clone())
     }
 
     fn shortage(tokens_possible: usize) -> CudaLoadError {
@@ -162,7 +168,9 @@ mod tests {
     fn a_model_that_a_gpu_cannot_execute_is_executed_on_the_cpu_unless_the_gpu_is_required() {
         let model = TestModel::embedding();
         let open = |_: &Model, _, _| Err(shortage(0));
-        assert!(kernels(load_with(&model.served, GPU, open)).unwrap().starts_with("CPU, "));
+        let loaded = load_with(&model.served, GPU, open).unwrap();
+        assert_eq!(loaded.refusal, Some(shortage(0)));
+        assert!(kernels(Ok(loaded)).unwrap().starts_with("CPU, "));
         let required = ExecutorSettings { is_device_required: true, ..GPU };
         let error = kernels(load_with(&model.served, required, open)).unwrap_err();
         assert_eq!(error, ExecutorLoadError::Gpu(shortage(0)));
@@ -176,9 +184,8 @@ mod tests {
             0..=4096 => Ok(fake(options.tokens_max)),
             _ => Err(shortage(4096)),
         };
-        let executor =
-            load_with(&model.served, ExecutorSettings { is_device_required: true, ..GPU }, open).ok().unwrap();
-        assert_eq!(executor.report().tokens_max, 4096);
+        let loaded = load_with(&model.served, ExecutorSettings { is_device_required: true, ..GPU }, open).unwrap();
+        assert_eq!((loaded.executor.report().tokens_max, loaded.refusal), (4096, None));
     }
 
     #[test]

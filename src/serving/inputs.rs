@@ -57,7 +57,8 @@ pub(crate) enum TruncationSide {
 /// Options of encoding that calls have in common.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct EncodeOptions {
-    /// Whether an input that is too long is cut.
+    /// Whether an input that is too long is cut; `true` by default, as with `--auto-truncate` of TEI,
+    /// which is on by default.
     #[serde(default)]
     pub(crate) truncate: Option<bool>,
     /// Side of the cut.
@@ -103,10 +104,10 @@ impl EncodeOptions {
     /// Returns the treatment of an input that is too long.
     pub(crate) fn truncation(&self) -> Truncation {
         match (self.truncate, self.truncation_direction) {
-            (None | Some(false), _) => Truncation::Refused,
-            (Some(true), None) => Truncation::ModelSide,
-            (Some(true), Some(TruncationSide::Left)) => Truncation::Left,
-            (Some(true), Some(TruncationSide::Right)) => Truncation::Right,
+            (Some(false), _) => Truncation::Refused,
+            (None | Some(true), None) => Truncation::ModelSide,
+            (None | Some(true), Some(TruncationSide::Left)) => Truncation::Left,
+            (None | Some(true), Some(TruncationSide::Right)) => Truncation::Right,
         }
     }
 }

@@ -23,6 +23,7 @@ mod route;
 mod model;
 mod inputs;
 mod prepared;
+mod response_memory;
 mod routes;
 mod executor_load;
 mod worker;
@@ -32,7 +33,7 @@ mod server;
 mod tests;
 
 pub use error::{CallError, ErrorKind};
-pub use executor_load::{ExecutorLoadError, ExecutorSettings};
+pub use executor_load::{ExecutorLoadError, ExecutorSettings, LoadedExecutor, load_executor};
 pub use format::ErrorFormat;
 pub use model::ServedModel;
 pub use prepared::{InputSequence, PreparedCall};

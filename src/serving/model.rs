@@ -2,6 +2,7 @@
 //! calls.
 
 use groupage_engine::{CpuOptions, HeadConfig, Model, OutputKind, TokenError};
+use groupage_protocol::ModelKind;
 
 use crate::error::{CallError, ErrorKind};
 use crate::inputs::{EncodeOptions, TextInput};
@@ -59,13 +60,23 @@ impl ServedModel {
         CpuOptions { threads: Some(threads), tokens_max: self.batch_tokens_max() }
     }
 
+    /// Kind of the model, by its head.
+    #[must_use]
+    pub fn kind(&self) -> ModelKind {
+        match self.model.head() {
+            None => ModelKind::Embedding,
+            Some(head) if is_reranker(head) => ModelKind::Reranker,
+            Some(_) => ModelKind::Classifier,
+        }
+    }
+
     /// Route of `POST /`, as TEI selects it.
     #[must_use]
     pub fn root_route(&self) -> ModelRoute {
-        match self.model.head() {
-            None => ModelRoute::Embed,
-            Some(head) if is_reranker(head) => ModelRoute::Rerank,
-            Some(_) => ModelRoute::Predict,
+        match self.kind() {
+            ModelKind::Embedding => ModelRoute::Embed,
+            ModelKind::Reranker => ModelRoute::Rerank,
+            ModelKind::Classifier => ModelRoute::Predict,
         }
     }
 

@@ -4,9 +4,11 @@ use std::fmt;
 
 use bytes::Bytes;
 use groupage_engine::{NonFiniteOutput, OutputKind, SequenceOutput, SequenceResult, TokenSequence};
+use groupage_runtime::memory::BufferBudget;
 use serde::Serialize;
 
 use crate::error::{CallError, ErrorKind};
+use crate::response_memory::ResponseMemory;
 
 /// A sequence with the result that is wanted of it.
 #[derive(Debug, Clone)]
@@ -29,6 +31,10 @@ type RenderFunction = Box<dyn FnOnce(Vec<SequenceOutput>) -> Result<Bytes, CallE
 pub struct PreparedCall {
     sequences: Vec<InputSequence>,
     render: RenderFunction,
+    /// Memory that the response needs at most.
+    response_bytes: usize,
+    /// The charge of the response; `None` before there is one.
+    memory: Option<ResponseMemory>,
 }
 
 // === impl PreparedCall ===
@@ -39,13 +45,35 @@ impl PreparedCall {
         sequences: Vec<InputSequence>,
         render: impl FnOnce(Vec<SequenceOutput>) -> Result<Bytes, CallError> + Send + 'static,
     ) -> Self {
-        Self { sequences, render: Box::new(render) }
+        Self { sequences, render: Box::new(render), response_bytes: 0, memory: None }
     }
 
     /// Creates a call with a response that needs no execution.
-    pub(crate) fn answered(response: &impl Serialize) -> Result<Self, CallError> {
-        let body = to_json(response)?;
-        Ok(Self::new(Vec::new(), move |_| Ok(body)))
+    pub(crate) fn answered((body, memory): (Bytes, ResponseMemory)) -> Self {
+        Self { memory: Some(memory), ..Self::new(Vec::new(), move |_| Ok(body)) }
+    }
+
+    /// Returns the call, whose response needs at most this memory.
+    pub(crate) fn with_response_bytes(self, response_bytes: usize) -> Self {
+        Self { response_bytes, ..self }
+    }
+
+    /// Charges the memory of the response, unless it is charged already.
+    ///
+    /// # Errors
+    /// The budget has no room for it.
+    pub(crate) fn reserve_response(&mut self, budget: &BufferBudget) -> Result<(), CallError> {
+        if self.memory.is_none() {
+            let mut memory = ResponseMemory::new(budget);
+            memory.reserve(self.response_bytes)?;
+            self.memory = Some(memory);
+        }
+        Ok(())
+    }
+
+    /// Takes the charge of the response.
+    pub(crate) fn take_memory(&mut self) -> Option<ResponseMemory> {
+        self.memory.take()
     }
 
     /// Returns the sequences to execute.
@@ -83,8 +111,7 @@ impl fmt::Debug for PreparedCall {
 
 /// Writes a response. Floats have the fewest digits that parse back to the same `f32`.
 pub(crate) fn to_json(response: &impl Serialize) -> Result<Bytes, CallError> {
-    let failed = |error: serde_json::Error| CallError::new(ErrorKind::Internal, error.to_string());
-    serde_json::to_vec(response).map(Bytes::from).map_err(failed)
+    serde_json::to_vec(response).map(Bytes::from).map_err(|error| CallError::unwritable(&error))
 }
 
 /// Returns the elements of embeddings.

@@ -13,6 +13,7 @@ pub(crate) mod views;
 use std::sync::Arc;
 
 use groupage_engine::OutputKind;
+use groupage_runtime::memory::BufferBudget;
 
 use crate::error::{CallError, ErrorKind};
 use crate::model::ServedModel;
@@ -24,18 +25,37 @@ use crate::route::ModelRoute;
 /// elements each.
 const OUTPUT_ELEMENTS_MAX: usize = 1 << 24;
 
+/// Memory of a number of a response. As text, it has at most 15 characters (`-1.1754944e-38`) and a
+/// comma. Most have 9 to 12, and the rest is about the 4 bytes of the result itself.
+const NUMBER_BYTES: usize = 16;
+/// Memory of the names and brackets around the result of a sequence, or around the score of a label.
+const ENVELOPE_BYTES: usize = 64;
+
 /// Parses the body of a call and tokenises its inputs. Takes milliseconds for long inputs, so it runs
-/// on a thread that may block.
+/// on a thread that may block. A response that needs no execution is built, and charged to `buffers`.
 ///
 /// # Errors
-/// The body, a field or an input is not accepted, or the model cannot answer calls of this route.
-pub fn prepare_call(model: &Arc<ServedModel>, route: &ModelRoute, body: &[u8]) -> Result<PreparedCall, CallError> {
-    let prepared = parse(model, route, body)?;
+/// The body, a field or an input is not accepted, the model cannot answer calls of this route, or
+/// there is no memory for the response.
+pub fn prepare_call(
+    model: &Arc<ServedModel>,
+    route: &ModelRoute,
+    body: &[u8],
+    buffers: &BufferBudget,
+) -> Result<PreparedCall, CallError> {
+    let prepared = parse(model, route, body, buffers)?;
     check_elements(prepared.sequences().iter().map(|sequence| output_elements(model, sequence)).sum())?;
-    Ok(prepared)
+    let results: usize = prepared.sequences().iter().map(|sequence| result_bytes(model, sequence)).sum();
+    // A response may repeat the texts.
+    Ok(prepared.with_response_bytes(results + body.len() + ENVELOPE_BYTES))
 }
 
-fn parse(model: &Arc<ServedModel>, route: &ModelRoute, body: &[u8]) -> Result<PreparedCall, CallError> {
+fn parse(
+    model: &Arc<ServedModel>,
+    route: &ModelRoute,
+    body: &[u8],
+    buffers: &BufferBudget,
+) -> Result<PreparedCall, CallError> {
     match route {
         ModelRoute::Embeddings => embeddings::prepare(model, body),
         ModelRoute::Embed => embed::prepare(model, body),
@@ -43,8 +63,8 @@ fn parse(model: &Arc<ServedModel>, route: &ModelRoute, body: &[u8]) -> Result<Pr
         ModelRoute::Predict => predict::prepare(model, body),
         ModelRoute::Rerank => rerank::prepare(model, body),
         ModelRoute::Similarity => similarity::prepare(model, body),
-        ModelRoute::Tokenize => tokens::prepare_tokenize(model, body),
-        ModelRoute::Decode => tokens::prepare_decode(model, body),
+        ModelRoute::Tokenize => tokens::prepare_tokenize(model, body, buffers),
+        ModelRoute::Decode => tokens::prepare_decode(model, body, buffers),
         ModelRoute::Info | ModelRoute::Health | ModelRoute::Models | ModelRoute::Model(_) => {
             Err(CallError::new(ErrorKind::WrongMethod, "the route has no body: use GET"))
         }
@@ -59,6 +79,15 @@ fn output_elements(model: &ServedModel, sequence: &InputSequence) -> usize {
         OutputKind::TokenStates => hidden * sequence.tokens.len(),
         OutputKind::Logits => model.model().head().map_or(0, |head| head.labels.len()),
     }
+}
+
+/// Returns the memory of the result of a sequence in a response.
+fn result_bytes(model: &ServedModel, sequence: &InputSequence) -> usize {
+    let labels = match (sequence.kind, model.model().head()) {
+        (OutputKind::Logits, Some(head)) => head.labels.iter().map(|label| label.len() + ENVELOPE_BYTES).sum(),
+        _ => 0,
+    };
+    ENVELOPE_BYTES + labels + output_elements(model, sequence) * NUMBER_BYTES
 }
 
 fn check_elements(elements: usize) -> Result<(), CallError> {

@@ -3,6 +3,7 @@
 mod batches;
 mod errors;
 mod lone_calls;
+mod memory;
 mod routes;
 
 use std::path::Path;

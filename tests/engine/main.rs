@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot continue reports its place")]
 
+mod curl;
 mod process;
 
 use futures_util::future::join_all;
@@ -11,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// Settings under which calls are held until there are `items` of them, or the process drains.
-fn holding(items: u32) -> String {
+fn holding(items: usize) -> String {
     json!({
         "scheduling": {"policy": "Static", "items": items, "delay": "1m"},
         "limits": {"queueDelayMax": "1m"},
@@ -52,7 +53,7 @@ async fn answers_are_equal_alone_and_among_64_calls() {
 #[tokio::test]
 async fn a_member_that_is_not_accepted_does_not_affect_its_batch() {
     let process = EngineProcess::start("bert", Some(&holding(3))).await;
-    let calls = [json!({"inputs": "a fox"}), json!({"inputs": "a ".repeat(100)}), json!({"inputs": "a dog"})];
+    let calls = ["a fox", &"a ".repeat(100), "a dog"].map(|text| json!({"inputs": text, "truncate": false}));
     let answers = join_all(calls.iter().map(|body| process.post("/embed", body))).await;
     assert_eq!(answers.iter().map(|(status, _)| *status).collect::<Vec<_>>(), [200, 413, 200]);
     let error: Value = serde_json::from_slice(&answers[1].1).unwrap();
@@ -98,6 +99,44 @@ async fn a_reranker_serves_the_formats_of_tei_and_of_cohere() {
     assert!(info["model_type"]["reranker"].is_object());
     assert_eq!(process.get("/v1/unknown").await.0, 404);
     assert_eq!(process.get("/rerank").await.0, 405);
+}
+
+#[tokio::test]
+async fn calls_to_the_paths_that_depend_on_the_model_share_batches() {
+    for (model, own, body) in [
+        ("bert", "/embed", json!({"inputs": "a fox"})),
+        ("distilbert-classify", "/predict", json!({"inputs": "a fox"})),
+        ("bert-rerank", "/rerank", json!({"query": "fox", "texts": ["a fox"]})),
+    ] {
+        let process = EngineProcess::start(model, Some(&holding(4))).await;
+        for path in [own, "/", "/invocations"] {
+            let calls = [(); 4].map(|()| process.post(path, &body));
+            let answers = join_all(calls).await;
+            assert!(answers.iter().all(|answer| answer.0 == 200 && *answer == answers[0]), "{model} {path}");
+        }
+        assert_eq!(process.metric("groupage_engine_batches_total").await, Some(3.0), "{model}: one for each path");
+    }
+}
+
+#[tokio::test]
+async fn calls_with_documents_share_batches_and_are_answered_as_alone() {
+    let calls: Vec<Value> =
+        [json!(["a fox", "a dog", "the moon"]), json!(["the fox"]), json!([{"text": "a dog"}, "b"])]
+            .into_iter()
+            .map(|documents| json!({"query": "fox", "documents": documents, "top_n": 2, "return_documents": true}))
+            .collect();
+    let (alone, together) =
+        (EngineProcess::start("bert-rerank", None).await, EngineProcess::start("bert-rerank", Some(&holding(6))).await);
+    for (path, batches) in ["/rerank", "/v1/rerank", "/v2/rerank", "/"].into_iter().zip([1.0, 2.0, 3.0, 4.0]) {
+        let answers = join_all(calls.iter().map(|body| together.post(path, body))).await;
+        for (body, answer) in calls.iter().zip(answers) {
+            assert_eq!(answer.0, 200, "{path}: {answer:?}");
+            assert_eq!(answer, alone.post(path, body).await, "{path}");
+        }
+        let found = together.metric("groupage_engine_batches_total").await;
+        assert_eq!(found, Some(batches), "one batch for each path");
+    }
+    assert_eq!(together.metric("groupage_batch_items_sum").await, Some(24.0));
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@
 
 mod calls;
 mod client_scripts;
+mod engine;
 mod environment;
 mod fastapi;
 mod kserve;
@@ -29,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use client_scripts::{ScriptScenario, table};
+use client_scripts::{Attempt, ScriptScenario, table};
 use kserve::Model;
 use python::{Python, Server};
 use support::proxy::{Proxy, Start};
@@ -37,7 +38,7 @@ use support::report::{Options, Totals};
 use support::upstream::now;
 
 /// Scenarios, in the order in which they run. A name begins with its server.
-const SCENARIOS: [&str; 8] = [
+const SCENARIOS: [&str; 9] = [
     "kserve.batches",
     "kserve.bad_item",
     "kserve.passed",
@@ -46,7 +47,10 @@ const SCENARIOS: [&str; 8] = [
     "fastapi.passed",
     "openai.batches",
     "openai.bad_item",
+    ENGINE,
 ];
+/// The scenario without a server: the proxy executes the model.
+const ENGINE: &str = "engine.openai";
 
 /// Result of a scenario: its numbers, or the fault.
 type Verdict = Result<String, String>;
@@ -144,21 +148,29 @@ async fn all(options: Options) -> Totals {
         }
     };
     let bench = Bench { binary: options.binary, python, measures_rates };
-    let unused = || "not started".to_owned();
-    let (of_kserve, others): (Vec<&str>, Vec<&str>) = wanted.iter().partition(|name| name.starts_with("kserve"));
-    let (kserve, fastapi) = tokio::join!(
-        async { if of_kserve.is_empty() { Err(unused()) } else { kserve::start(&bench.python).await } },
-        async { if others.is_empty() { Err(unused()) } else { fastapi::start(&bench.python).await } },
-    );
-    for name in wanted {
-        let began = now();
-        let verdict = bench.run(name, &kserve, &fastapi).await;
-        report(&mut totals, name, verdict, now().duration_since(began));
-    }
-    drop((kserve, fastapi));
+    run_sample(&bench, &wanted, &mut totals).await;
     run_scripts(&bench, &scripted, &mut totals).await;
     println!("{}", totals.line());
     totals
+}
+
+/// Runs the scenarios of [`SCENARIOS`]. KServe and FastAPI are started once, at the same time.
+async fn run_sample(bench: &Bench, wanted: &[&'static str], totals: &mut Totals) {
+    let unused = || "not started".to_owned();
+    let uses = |servers: &[&str]| wanted.iter().any(|name| servers.iter().any(|server| name.starts_with(server)));
+    let (uses_kserve, uses_fastapi) = (uses(&["kserve"]), uses(&["fastapi", "openai"]));
+    let (kserve, fastapi) =
+        tokio::join!(async { if uses_kserve { kserve::start(&bench.python).await } else { Err(unused()) } }, async {
+            if uses_fastapi { fastapi::start(&bench.python).await } else { Err(unused()) }
+        },);
+    for name in wanted {
+        let began = now();
+        let attempt = match *name {
+            ENGINE => engine::openai(bench).await,
+            name => Ok(bench.run(name, &kserve, &fastapi).await),
+        };
+        report_attempt(totals, name, attempt, now().duration_since(began));
+    }
 }
 
 /// Runs the scenarios of the table, in which each server is started once.
@@ -166,12 +178,18 @@ async fn run_scripts(bench: &Bench, scenarios: &[&ScriptScenario], totals: &mut 
     let mut running = None;
     for scenario in scenarios {
         let began = now();
-        match scenario.run(bench, &mut running).await {
-            Ok(verdict) => report(totals, scenario.name, verdict, now().duration_since(began)),
-            Err(missing) => {
-                totals.skipped += 1;
-                println!("SKIPPED: {}: {missing}", scenario.name);
-            }
+        let attempt = scenario.run(bench, &mut running).await;
+        report_attempt(totals, scenario.name, attempt, now().duration_since(began));
+    }
+}
+
+/// Reports the result of a scenario, or what is missing for it.
+fn report_attempt(totals: &mut Totals, name: &str, attempt: Attempt, took: Duration) {
+    match attempt {
+        Ok(verdict) => report(totals, name, verdict, took),
+        Err(missing) => {
+            totals.skipped += 1;
+            println!("SKIPPED: {name}: {missing}");
         }
     }
 }

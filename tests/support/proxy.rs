@@ -51,10 +51,21 @@ impl Proxy {
     /// Starts the process and waits for the log line with its addresses.
     pub(crate) async fn start(start: &Start<'_>) -> Result<Self, String> {
         let mut command = Command::new(&start.binary);
-        command.args(["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"]);
+        command.arg("proxy").arg("--upstream").arg(format!("http://{}", start.upstream));
         command.args(["--metrics", if start.metrics { "127.0.0.1:0" } else { "off" }]);
-        command.arg("--upstream").arg(format!("http://{}", start.upstream));
-        if let Some(config) = start.config {
+        Self::spawn(command, start.config).await
+    }
+
+    /// Starts the process with the model of a folder in place of an upstream.
+    pub(crate) async fn start_engine(binary: &Path, model: &Path, config: Option<&Path>) -> Result<Self, String> {
+        let mut command = Command::new(binary);
+        command.arg("proxy").arg("--engine").arg(model).args(["--engine-device", "Cpu", "--metrics", "off"]);
+        Self::spawn(command, config).await
+    }
+
+    async fn spawn(mut command: Command, config: Option<&Path>) -> Result<Self, String> {
+        command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"]);
+        if let Some(config) = config {
             command.arg("--config").arg(config);
         }
         // The environment of the test run may configure another proxy.
@@ -63,7 +74,8 @@ impl Proxy {
             command.env_remove(name);
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|e| format!("cannot start {}: {e}", start.binary.display()))?;
+        let mut child =
+            command.spawn().map_err(|e| format!("cannot start {}: {e}", command.get_program().display()))?;
         let log = child.stderr.take().ok_or("no stderr")?;
         let tail = Arc::new(Mutex::new(VecDeque::new()));
         let (first, named) = oneshot::channel();

@@ -52,7 +52,7 @@ impl ScratchArena {
 }
 
 /// Number of columns of the widest intermediate result.
-fn projection_columns(config: &EncoderConfig) -> usize {
+pub(super) fn projection_columns(config: &EncoderConfig) -> usize {
     (3 * config.hidden).max(inner_columns(config))
 }
 

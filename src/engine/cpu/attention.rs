@@ -17,7 +17,7 @@ use crate::cpu::tiles::{OutputTile, TileGrid};
 
 /// Number of queries of a block: a multiple of the rows of all tiles. Their scores take 96 KiB for
 /// 512 keys, a part of a second-level cache.
-const QUERY_BLOCK: usize = 48;
+pub(super) const QUERY_BLOCK: usize = 48;
 
 /// Scratch memory of one thread.
 #[derive(Debug)]

@@ -19,6 +19,7 @@ mod engine;
 #[cfg(feature = "engine")]
 mod executor_choice;
 mod limits;
+mod model_memory;
 mod model_server;
 mod port;
 mod report;
@@ -42,6 +43,8 @@ pub use self::control::SettingsHandle;
 use self::control::{CRASH_GUARD_SOURCE, ControlledParts};
 use self::drain::{DrainHandle, DrainedParts};
 use self::drain_state::DrainTimes;
+#[cfg(feature = "engine")]
+pub(crate) use self::executor_choice::{ExecutorChoice, choose_executor};
 use self::limits::publish_limits;
 pub(super) use self::port::PortHandle;
 use self::port::{BoundPort, PortInputs, ReadyPort};
@@ -149,7 +152,8 @@ fn assemble(
 /// Builds the ports with their schedulers and upstreams; they serve nothing yet.
 fn build_ports(policy: &Policy, bound: Vec<BoundPort>, clock: Clock, seed: u64) -> Result<BuiltPorts, BoxError> {
     let metrics = bound.first().map(|port| port.metrics.clone()).ok_or("no port is configured")?;
-    let resources = ProcessResources::load(policy, clock, metrics)?;
+    let memory = bound.iter().find_map(|port| port.target.model_memory()).unwrap_or_default();
+    let resources = ProcessResources::load(policy, memory, clock, metrics)?;
     let mut scopes = ScopeRegistry::default();
     let ids = scopes.register(policy)?;
     publish_limits(&resources.metrics, None, policy);

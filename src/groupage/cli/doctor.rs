@@ -2,14 +2,19 @@
 //! `--engine` what the engine finds in the directory of a model and would do with it.
 
 #[cfg(feature = "engine")]
+mod device;
+#[cfg(feature = "engine")]
 mod model;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 
+use crate::api::v1alpha1::EngineDevice;
 use crate::config::{self, MachineLimits};
+use crate::error::BoxError;
 
 /// Arguments of `groupage doctor`.
 #[derive(Debug, ClapArgs)]
@@ -17,6 +22,19 @@ pub(super) struct Args {
     /// Directory of a model, as of `groupage proxy --engine`. It is loaded and executes one text
     #[arg(long, value_name = "MODEL_DIR")]
     engine: Option<PathBuf>,
+    /// Device that executes the model: Auto, Cpu or Cuda
+    #[arg(long, value_name = "DEVICE", default_value = "Auto", ignore_case = true,
+          value_parser = PossibleValuesParser::new(["Auto", "Cpu", "Cuda"]).map(|name| to_device(&name)))]
+    engine_device: EngineDevice,
+}
+
+/// What is to be inspected.
+#[cfg_attr(not(feature = "engine"), expect(dead_code, reason = "a build without the engine inspects nothing"))]
+#[derive(Debug, Clone, Copy)]
+struct Inspection<'a> {
+    model: &'a Path,
+    device: EngineDevice,
+    memory: MachineMemory,
 }
 
 /// Lines of a report: a name and a text.
@@ -35,8 +53,8 @@ pub(super) fn run(args: &Args) -> ExitCode {
     let memory = MachineMemory::read();
     print_section("machine", &machine_lines(memory));
     print_section("engine", &engine_lines());
-    let Some(path) = &args.engine else { return ExitCode::SUCCESS };
-    match inspect_model(path, memory) {
+    let Some(model) = &args.engine else { return ExitCode::SUCCESS };
+    match inspect_model(Inspection { model, device: args.engine_device, memory }) {
         Ok(sections) => {
             sections.iter().for_each(|(title, lines)| print_section(title, lines));
             ExitCode::SUCCESS
@@ -72,20 +90,23 @@ fn engine_lines() -> ReportLines {
     vec![("build", "this build has no engine: build it with `--features engine`".to_owned())]
 }
 
+/// Returns the device of a name.
+fn to_device(name: &str) -> EngineDevice {
+    match name.to_ascii_lowercase().as_str() {
+        "cpu" => EngineDevice::Cpu,
+        "cuda" => EngineDevice::Cuda,
+        _ => EngineDevice::Auto,
+    }
+}
+
 #[cfg(feature = "engine")]
-fn inspect_model(
-    path: &std::path::Path,
-    memory: MachineMemory,
-) -> Result<Vec<(&'static str, ReportLines)>, crate::error::BoxError> {
-    model::inspect(path, memory)
+fn inspect_model(inspection: Inspection<'_>) -> Result<Vec<(&'static str, ReportLines)>, BoxError> {
+    model::inspect(inspection)
 }
 
 #[cfg(not(feature = "engine"))]
-fn inspect_model(
-    path: &std::path::Path,
-    _: MachineMemory,
-) -> Result<Vec<(&'static str, ReportLines)>, crate::error::BoxError> {
-    Err(format!("{}: this build has no engine: build it with `--features engine`", path.display()).into())
+fn inspect_model(Inspection { model, .. }: Inspection<'_>) -> Result<Vec<(&'static str, ReportLines)>, BoxError> {
+    Err(format!("{}: this build has no engine: build it with `--features engine`", model.display()).into())
 }
 
 // === impl MachineMemory ===
@@ -115,6 +136,11 @@ impl MachineMemory {
 fn meminfo_bytes(text: &str, name: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(name))?;
     value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(feature = "engine")]
+fn to_u64(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 /// Formats a size in the largest unit in which it is at least 1.
@@ -153,6 +179,11 @@ mod tests {
     }
 
     #[test]
+    fn a_device_is_named_in_any_case() {
+        assert_eq!(["CPU", "cuda", "Auto"].map(to_device), [EngineDevice::Cpu, EngineDevice::Cuda, EngineDevice::Auto]);
+    }
+
+    #[test]
     fn the_smaller_of_memory_and_limit_is_usable() {
         let memory = MachineMemory { total: Some(4 << 30), available: Some(3 << 30), limit: Some(1 << 30) };
         assert_eq!(memory.usable(), Some(1 << 30));
@@ -163,7 +194,9 @@ mod tests {
     #[test]
     #[cfg(not(feature = "engine"))]
     fn a_build_without_the_engine_names_the_feature() {
-        let error = inspect_model("/models/m".as_ref(), MachineMemory::default()).unwrap_err().to_string();
+        let inspection =
+            Inspection { model: "/models/m".as_ref(), device: EngineDevice::Auto, memory: MachineMemory::default() };
+        let error = inspect_model(inspection).unwrap_err().to_string();
         assert!(error.contains("/models/m") && error.contains("--features engine"), "{error}");
         assert!(engine_lines()[0].1.contains("--features engine"));
     }

@@ -26,6 +26,8 @@ pub(super) enum Adapter {
     Tei(TeiRoute),
     /// A path of TEI whose format depends on the model.
     TeiModel,
+    /// Calls with `documents` at a path of TEI for rerankers.
+    TeiDocuments,
     V1(V1Verb),
     V2,
     V2Grpc,
@@ -61,7 +63,8 @@ impl Adapter {
                 [V1Verb::Predict, V1Verb::Explain, V1Verb::Regress, V1Verb::Classify].map(Self::V1).to_vec()
             }
             RouteProtocol::Tei => {
-                TeiRoute::ALL.into_iter().map(Self::Tei).chain([Self::Embeddings, Self::TeiModel]).collect()
+                let others = [Self::Embeddings, Self::TeiModel, Self::TeiDocuments];
+                TeiRoute::ALL.into_iter().map(Self::Tei).chain(others).collect()
             }
             RouteProtocol::MlFlow => vec![Self::MlFlow],
             RouteProtocol::Seldon => vec![Self::Seldon],
@@ -107,6 +110,7 @@ impl Adapter {
             Self::Moderations => (ProtocolLabel::OpenAi, Dialect::OpenAi, moderations::moderations()),
             Self::Tei(route) => (ProtocolLabel::Tei, Dialect::Tei, route.shape()),
             Self::TeiModel => (ProtocolLabel::Tei, Dialect::Tei, tei::unknown_model()),
+            Self::TeiDocuments => (ProtocolLabel::Tei, Dialect::Tei, tei::documents()),
             Self::V1(verb) if named == RouteProtocol::TfServing => {
                 (ProtocolLabel::TfServing, Dialect::Error, kserve::shape(verb, V1Variant::TfServing))
             }

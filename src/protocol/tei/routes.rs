@@ -29,6 +29,9 @@ const EMBED: [&str; 7] =
     ["inputs", "truncate", "truncation_direction", "prompt_name", "normalize", "dimensions", "stream"];
 const PREDICT: [&str; 4] = ["inputs", "truncate", "truncation_direction", "raw_scores"];
 const RERANK: [&str; 6] = ["query", "texts", "truncate", "truncation_direction", "raw_scores", "return_text"];
+/// Fields of Cohere and of Jina.
+const DOCUMENTS: [&str; 8] =
+    ["model", "query", "documents", "top_n", "return_documents", "truncate", "max_tokens_per_doc", "priority"];
 const SIMILARITY: [&str; 2] = ["inputs", "parameters"];
 const TOKENIZE: [&str; 3] = ["inputs", "add_special_tokens", "prompt_name"];
 const DECODE: [&str; 2] = ["ids", "skip_special_tokens"];
@@ -97,6 +100,24 @@ pub(crate) fn is_model_path(path: &str) -> bool {
 /// Returns the shape of calls to a model whose type is not known. None of them is merged.
 pub(crate) fn unknown_model() -> ProtocolShape {
     ProtocolShape { unbatched_fields: &ITEMS, ..embed() }
+}
+
+/// Returns the shape of calls for a reranker with `documents`, as of Cohere and Jina. Their counters
+/// and `top_n` belong to one call, so they share batches only where each member is executed with its
+/// own body, and no shared call is ever written or split by this shape.
+pub(crate) fn documents() -> ProtocolShape {
+    ProtocolShape {
+        // A list may have strings and objects.
+        class: Class::None,
+        shared_text: Some(SharedText { at: Pointer::from_static("/query"), with_each: true }),
+        sorted: true,
+        index: Some(ResultIndex { at: Pointer::from_static("/index"), optional: false }),
+        element: ResultType::Object,
+        share_by: Measure::Text,
+        weight: Measure::Tokens,
+        known: &DOCUMENTS,
+        ..ProtocolShape::plain("/documents", "/results")
+    }
 }
 
 fn embed() -> ProtocolShape {

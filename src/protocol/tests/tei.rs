@@ -100,6 +100,28 @@ fn characters_are_counted_as_the_server_reads_them() {
 }
 
 #[test]
+fn calls_with_documents_have_a_form_of_their_own_at_the_paths_of_a_reranker() {
+    let routes = routes_of(&[("/*", RouteProtocol::Tei)]);
+    let recognise = |path: &str| routes.recognise(&Method::POST, path).unwrap();
+    let body = r#"{"query":"q","documents":["a",{"text":"b"}],"top_n":1}"#;
+    for path in ["/rerank", "/v1/rerank", "/v2/rerank"] {
+        let texts = recognise(path);
+        assert_eq!(read(&texts, path, body).unbatched_reason(), Some(UnmergeableReason::ItemForm), "{path}");
+        let documents = routes.documents_form(&texts).unwrap();
+        let call = read(&documents, path, body);
+        assert_eq!((call.unbatched_reason(), call.items), (None, 2), "{path}");
+        assert!(!documents.is_divisible(&call), "its results are sorted, and cut to `top_n`");
+        let other = read(&documents, path, r#"{"query":"q","documents":["a"],"top_n":2}"#);
+        assert_ne!(call.merge, other.merge, "calls of other options share no batch");
+    }
+    let root = routes.model_form(&recognise("/"), ModelKind::Reranker).unwrap();
+    assert!(routes.documents_form(&root).is_some());
+    for path in ["/embed", "/", "/v1/embeddings"] {
+        assert!(routes.documents_form(&recognise(path)).is_none(), "{path}");
+    }
+}
+
+#[test]
 fn the_format_at_the_path_of_sagemaker_is_that_of_the_model() {
     let routes = routes_of(&[("/*", RouteProtocol::Tei)]);
     let recognise = |path: &str| routes.recognise(&Method::POST, path).unwrap();

@@ -1,17 +1,20 @@
 //! Preparation of a recognised call for the scheduler: it is parsed, weighed and prepared by the
 //! backend, and its priority, its deadlines and the reason against merging it are determined.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-use super::super::deadline::{CallDeadlines, resolve_deadlines};
+use super::super::deadline::{CallDeadlines, expiry, resolve_deadlines};
 use super::super::recorder::CallRecorder;
 use super::super::unbatched::BufferedRequest;
 use super::super::{Proxy, RouteSettings, RoutingTable};
 use super::{CallArrival, await_unless_cancelled};
-use crate::backend::LimitsLookUp;
+use crate::backend::{CallPreparation, LimitsLookUp};
 use crate::batching::{CallOrigin, PriorityId, Tick};
 use crate::protocol::{Call, Endpoint, MergeEligibility, UnmergeableReason};
 use crate::scheduler::Submission;
@@ -45,18 +48,25 @@ pub(in super::super) struct CallRequirements {
 // === impl Proxy ===
 
 impl Proxy {
-    /// Parses and weighs a call, and has the backend prepare it.
+    /// Parses and weighs a call that arrived at `arrived`, and has the backend prepare it.
     pub(super) async fn read_call(
         &self,
         table: &RoutingTable,
         endpoint: &Arc<Endpoint>,
         buffered: &mut BufferedRequest,
+        arrived: Tick,
     ) -> (Arc<Endpoint>, Arc<Call>) {
         let start = self.clock.now();
         let (endpoint, call) = self.parse_call(table, endpoint, buffered);
         let call = self.weigh_call(call);
         self.metrics.record_overhead(OverheadStage::Read, self.clock.now().since(start));
-        let call = self.prepare_for_backend(call).await;
+        let route = table.route(endpoint.route);
+        let ends_at = || {
+            let CallRequirements { core_deadlines: CallDeadlines { first, fallback, .. }, .. } =
+                self.resolve_requirements(table, route, &buffered.head.headers, arrived);
+            expiry([first, fallback], route.late)
+        };
+        let call = self.prepare_for_backend(call, ends_at).await;
         buffered.attach(&call);
         (endpoint, Arc::new(call))
     }
@@ -116,11 +126,16 @@ impl Proxy {
         PreparedCall { endpoint, call, submission, deadlines: core_deadlines, reason, batches_itself }
     }
 
-    /// Returns a call with the weight and the attachment that its backend determines.
-    pub(in super::super) async fn prepare_for_backend(&self, mut call: Call) -> Call {
+    /// Returns a call with the weight and the attachment that its backend determines. `ends_at`
+    /// returns the instant from which on the call is refused.
+    pub(in super::super) async fn prepare_for_backend(
+        &self,
+        mut call: Call,
+        ends_at: impl FnOnce() -> Option<Tick>,
+    ) -> Call {
         let Some(preparing) = self.backend.prepare_call(&call) else { return call };
-        // At the end of a drain, the call is queued as it is, and answered there.
-        let prepared = await_unless_cancelled(&self.cut, preparing).await.unwrap_or_default();
+        let deadline = ends_at().map(|at| self.clock.instant(at));
+        let prepared = await_preparation(preparing, deadline, &self.cut).await;
         call.weight = prepared.weight.unwrap_or(call.weight);
         call.attachment = prepared.attachment;
         call
@@ -170,5 +185,44 @@ impl Proxy {
         let shift = slo.map(|slo| self.shifts.get(slo).max(table.min_deadline_shift(slo))).unwrap_or_default();
         let core_deadlines = if shift.is_zero() { requested_deadlines } else { deadlines(slo.map(|slo| slo - shift)) };
         CallRequirements { priority, slo, requested_deadlines, core_deadlines }
+    }
+}
+
+/// Awaits the preparation of a call, at most until its deadline or the end of the drain. The call is
+/// then queued as it is, and answered there as one that waited in the queue.
+async fn await_preparation(
+    preparing: impl Future<Output = CallPreparation> + Unpin,
+    deadline: Option<Instant>,
+    cut: &CancellationToken,
+) -> CallPreparation {
+    let in_time = pin!(async {
+        match deadline {
+            Some(at) => tokio::time::timeout_at(at, preparing).await.ok(),
+            None => Some(preparing.await),
+        }
+    });
+    await_unless_cancelled(cut, in_time).await.flatten().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batching::Weight;
+    use crate::clock::Clock;
+
+    #[tokio::test]
+    async fn a_preparation_ends_at_the_deadline_of_its_call() {
+        let (clock, cut) = (Clock::start(), CancellationToken::new());
+        let passed = Some(clock.instant(clock.now()));
+        let never = await_preparation(std::future::pending(), passed, &cut).await;
+        assert!(never.weight.is_none() && never.attachment.is_none());
+        let weight = Some(Weight { sum: 7, max: 4 });
+        let done = || std::future::ready(CallPreparation { weight, attachment: None });
+        for deadline in [None, passed] {
+            let prepared = await_preparation(done(), deadline, &cut).await;
+            assert_eq!(prepared.weight, weight, "what is ready is used");
+        }
+        cut.cancel();
+        assert!(await_preparation(std::future::pending(), None, &cut).await.weight.is_none());
     }
 }

@@ -165,11 +165,17 @@ impl BufferBudget {
         self.inner.max / 2
     }
 
+    /// Returns the part of the budget that responses may use: all of them together, or a single one.
+    #[must_use]
+    pub fn answers_max(&self) -> usize {
+        self.inner.max - self.inner.max / 4
+    }
+
     /// Returns the maximum size of the response to a batch: half of the part of the budget that
     /// responses may use, for it and for the copies that its members get.
     #[must_use]
     pub fn shared_answer_max(&self) -> usize {
-        (self.inner.max - self.inner.max / 4) / 2
+        self.answers_max() / 2
     }
 
     /// Evicts up to `max` stalled uploads that occupy upstream connections, those with the longest

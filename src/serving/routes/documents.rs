@@ -80,7 +80,7 @@ pub(super) fn prepare(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedC
         return Err(CallError::invalid("`top_n` is 0: choose at least 1, or leave it out"));
     }
     let texts: Vec<String> = documents.into_iter().map(RankDocument::into_text).collect();
-    let options = EncodeOptions { truncate: truncate.or(Some(true)), ..EncodeOptions::default() };
+    let options = EncodeOptions { truncate, ..EncodeOptions::default() };
     let sequences = encode_pairs(model, &query, texts.iter().map(String::as_str), &options)?;
     let tokens = sequences.iter().map(|sequence| sequence.tokens.len()).sum();
     let (model, returned) = (model.clone(), return_documents.unwrap_or(false));

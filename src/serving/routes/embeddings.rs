@@ -63,6 +63,7 @@ pub(super) fn prepare(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedC
     let request: EmbeddingsRequest = parse_body(body)?;
     model.require_embeddings()?;
     model.check_dimensions(request.dimensions)?;
+    // The API has no field for it, and TEI cuts an input that is too long here as well.
     let options = EncodeOptions::default();
     let encode = |input| model.encode(&input, &options, OutputKind::Embedding);
     let sequences = request.input.into_list("input")?.into_iter().map(encode).collect::<Result<Vec<_>, _>>()?;

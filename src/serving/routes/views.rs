@@ -26,7 +26,7 @@ pub(crate) fn info(model: &ServedModel, workers: usize) -> Value {
         "max_batch_tokens": model.batch_tokens_max(),
         "max_batch_requests": null,
         "max_client_batch_size": CLIENT_BATCH_SIZE,
-        "auto_truncate": false,
+        "auto_truncate": true,
         "tokenization_workers": workers,
         "version": env!("CARGO_PKG_VERSION"),
         "sha": null,

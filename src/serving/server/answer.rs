@@ -2,6 +2,7 @@
 //! batch alike.
 
 use groupage_protocol::Reply;
+use groupage_proxy::backend::BufferedReply;
 use http::header::{ALLOW, CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
@@ -19,26 +20,30 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 impl EngineInner {
     /// Returns the answer with a result or an error, in the format of the path. A result has the
     /// headers of TEI with the sizes and times of the call.
-    pub(super) fn reply(&self, path: &str, result: Result<CallResponse, RouteError>) -> Reply {
+    pub(super) fn reply(&self, path: &str, result: Result<CallResponse, RouteError>) -> BufferedReply {
         let mut headers = HeaderMap::new();
-        let (status, body) = match result {
-            Ok(CallResponse { body, measures }) => {
+        let (status, body, reserved) = match result {
+            Ok(CallResponse { body, measures, reserved }) => {
                 if let Some(measures) = measures {
                     measures.add_headers(&mut headers, self.parts.clock.now(), self.compute_type());
                 }
-                (StatusCode::OK, body)
+                (StatusCode::OK, body, reserved)
             }
             Err(RouteError { error, allow }) => {
                 if let Some(allow) = allow {
                     headers.insert(ALLOW, HeaderValue::from_static(allow));
                 }
-                (error.kind.status(), ErrorFormat::of_path(path).body(&error))
+                (error.kind.status(), ErrorFormat::of_path(path).body(&error), None)
             }
         };
         if !body.is_empty() {
             headers.insert(CONTENT_TYPE, JSON);
         }
-        Reply { status, headers, body, trailers: None }
+        let reply = Reply { status, headers, body, trailers: None };
+        match reserved {
+            Some(mut reserved) => BufferedReply::from_reserved(reply, &mut reserved),
+            None => BufferedReply::new(reply, &self.parts.buffers),
+        }
     }
 
     /// Value of `x-compute-type`: the device of the executor, without the name of its kernels.

@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use groupage_batching::{BatchOutcome, Observation};
 use groupage_engine::SequenceResult;
 use groupage_protocol::{Call, LimitsSource, PublishedLimits, error::FailureKind};
-use groupage_proxy::backend::{Backend, BatchOutputs, BatchRequest, BufferedReply, CallPreparation, LimitsLookUp};
+use groupage_proxy::backend::{Backend, BatchOutputs, BatchRequest, CallPreparation, LimitsLookUp};
 
 use super::EngineInner;
 use super::answer::execution_error;
@@ -57,9 +57,14 @@ impl Backend for EngineBackend {
         self.0.budget.lock().is_ok_and(|mut budget| budget.try_take_replay(now))
     }
 
+    /// The kind of the model decides the format of calls to `/` and `/invocations`.
     fn published_limits(&self, _: &LimitsSource) -> LimitsLookUp {
-        let weight_max = u64::try_from(self.0.model.batch_tokens_max()).ok();
-        LimitsLookUp::Known(Some(PublishedLimits { weight_max, ..PublishedLimits::default() }))
+        let (weight_max, model_kind) = (u64::try_from(self.0.model.batch_tokens_max()).ok(), Some(self.0.model.kind()));
+        LimitsLookUp::Known(Some(PublishedLimits { weight_max, model_kind, ..PublishedLimits::default() }))
+    }
+
+    fn executes_members(&self) -> bool {
+        true
     }
 
     fn batches_text(&self) -> Option<bool> {
@@ -156,8 +161,7 @@ fn deliver(
     result: Result<CallResponse, RouteError>,
 ) {
     let Some(call) = request.members.get(member) else { return };
-    let reply = inner.reply(call.head.uri.path(), result);
-    outputs.deliver(member, Ok(BufferedReply::new(reply, &inner.parts.buffers)));
+    outputs.deliver(member, Ok(inner.reply(call.head.uri.path(), result)));
 }
 
 fn received(call: &Call) -> ReceivedRequest {

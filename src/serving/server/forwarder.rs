@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use groupage_protocol::error::{Failure, FailureKind};
 use groupage_protocol::{BatchResponse, Call, CallAttachment, Endpoint, Reply};
-use groupage_proxy::backend::{ByteStream, Forwarder, Lane};
+use groupage_proxy::backend::{BufferedReply, ByteStream, Forwarder, Lane};
 use groupage_proxy::body::Body;
 use groupage_proxy::bounded_body::{ReadLimits, ReadResult, StopReason, read_bounded};
 use http::{HeaderMap, Request, Response};
@@ -83,8 +83,7 @@ async fn answer(inner: Arc<EngineInner>, request: Request<Body>) -> Result<Respo
             inner.answer_body(call, body).await?
         }
     };
-    let Reply { status, headers, body, .. } = inner.reply(&path, result);
-    let held = inner.parts.buffers.charge_unchecked(body.len());
+    let BufferedReply { reply: Reply { status, headers, body, .. }, held } = inner.reply(&path, result);
     let mut response = Response::new(Body::full(body).with_charge(held));
     *response.status_mut() = status;
     *response.headers_mut() = headers;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use groupage_batching::Tick;
+use groupage_runtime::memory::BufferGuard;
 use http::{HeaderMap, HeaderValue};
 
 /// Sizes and times of a call that was executed.
@@ -29,6 +30,8 @@ pub(super) struct CallResponse {
     pub(super) body: Bytes,
     /// `None` for a call that executes nothing.
     pub(super) measures: Option<CallMeasures>,
+    /// The charge of the body, or of more; `None` for a view.
+    pub(super) reserved: Option<BufferGuard>,
 }
 
 // === impl CallMeasures ===
@@ -61,7 +64,7 @@ impl CallMeasures {
 
 impl From<Bytes> for CallResponse {
     fn from(body: Bytes) -> Self {
-        Self { body, measures: None }
+        Self { body, measures: None, reserved: None }
     }
 }
 

@@ -12,6 +12,7 @@ use groupage_runtime::memory::{BufferBudget, BufferGuard, BuffersFull};
 use super::measures::{CallMeasures, CallResponse};
 use crate::error::CallError;
 use crate::prepared::{InputSequence, PreparedCall};
+use crate::response_memory::ResponseMemory;
 use crate::route::RouteError;
 
 /// A prepared call with its measures.
@@ -59,6 +60,12 @@ impl ReadyCall {
         Ok(self)
     }
 
+    /// Charges the memory of the response, before the call is executed.
+    pub(super) fn reserve_response(mut self, budget: &BufferBudget) -> Result<Self, CallError> {
+        self.call.reserve_response(budget)?;
+        Ok(self)
+    }
+
     pub(super) fn take_sequences(&mut self) -> Vec<InputSequence> {
         self.call.take_sequences()
     }
@@ -72,10 +79,11 @@ impl ReadyCall {
 
     /// Renders the response from the results of the sequences.
     pub(super) fn render(self, results: Vec<SequenceResult>) -> Result<CallResponse, CallError> {
-        let Self { call, measures, held } = self;
+        let Self { mut call, measures, held } = self;
+        let reserved = call.take_memory().map(ResponseMemory::into_guard);
         let body = call.render(results)?;
         drop(held);
-        Ok(CallResponse { body, measures: (measures.tokens > 0).then_some(measures) })
+        Ok(CallResponse { body, measures: (measures.tokens > 0).then_some(measures), reserved })
     }
 }
 

@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 use groupage_engine::SequenceResult;
 use groupage_protocol::CallAttachment;
 use groupage_proxy::backend::CallPreparation;
+use groupage_runtime::memory::BufferBudget;
 use http::{HeaderMap, Method};
 
 use super::EngineInner;
@@ -37,10 +38,10 @@ pub(super) struct ReceivedRequest {
 // === impl ReceivedRequest ===
 
 impl ReceivedRequest {
-    fn prepare(&self, model: &Arc<ServedModel>) -> Result<PreparedCall, RouteError> {
+    fn prepare(&self, model: &Arc<ServedModel>, buffers: &BufferBudget) -> Result<PreparedCall, RouteError> {
         let route = ModelRoute::find(&self.method, &self.path, &model.root_route())?;
         check_media_type(&self.headers)?;
-        Ok(prepare_call(model, &route, &self.body)?)
+        Ok(prepare_call(model, &route, &self.body, buffers)?)
     }
 }
 
@@ -60,8 +61,8 @@ impl EngineInner {
         CallPreparation { weight, attachment: charged.map(attach_ready) }
     }
 
-    /// Returns calls with their tokens, one result for each, in their order: those that were prepared
-    /// before they were queued, and the others prepared.
+    /// Returns calls with their tokens and with memory for their responses, one result for each, in
+    /// their order: those that were prepared before they were queued, and the others prepared.
     pub(super) async fn ready_calls(&self, requests: Vec<ReceivedRequest>) -> Vec<Result<ReadyCall, RouteError>> {
         let (ready, unprepared): (Vec<_>, Vec<_>) = requests
             .into_iter()
@@ -72,7 +73,10 @@ impl EngineInner {
             .unzip();
         let unprepared: Vec<ReceivedRequest> = unprepared.into_iter().flatten().collect();
         let mut prepared = self.prepare(unprepared).await.into_iter();
-        let fill = |ready: Option<_>| ready.or_else(|| prepared.next()).unwrap_or_else(|| Err(panic_error().into()));
+        let fill = |ready: Option<Result<ReadyCall, RouteError>>| {
+            let ready = ready.or_else(|| prepared.next()).unwrap_or_else(|| Err(panic_error().into()))?;
+            Ok(ready.reserve_response(&self.parts.buffers)?)
+        };
         ready.into_iter().map(fill).collect()
     }
 
@@ -94,7 +98,7 @@ impl EngineInner {
                     let _permit = permit;
                     let began = parts.clock.now();
                     let prepare = |request: &ReceivedRequest| {
-                        let call = request.prepare(&model)?;
+                        let call = request.prepare(&model, &parts.buffers)?;
                         let tokenization = parts.clock.now().since(received);
                         Ok(ReadyCall::new(call, (received, tokenization), parts.buffers.empty()))
                     };

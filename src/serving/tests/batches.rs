@@ -10,8 +10,8 @@ use groupage_batching::{BatchId, BatchOutcome, Observation, Weight};
 use groupage_engine::{Executor, LoadError};
 use groupage_protocol::error::Failure;
 use groupage_protocol::{
-    Call, DigestKey, Endpoint, LimitsSource, MergeRule, PathPattern, Reply, RouteProtocol, RouteRules, Routes,
-    SharedHeaderRules,
+    Call, DigestKey, Endpoint, LimitsSource, MergeRule, ModelKind, PathPattern, Reply, RouteProtocol, RouteRules,
+    Routes, SharedHeaderRules,
 };
 use groupage_proxy::backend::{BatchOutputs, BatchRequest, BufferedReply, StreamedAnswer};
 use groupage_runtime::memory::BufferBudget;
@@ -111,7 +111,7 @@ async fn a_member_that_is_not_accepted_gets_its_own_error_and_affects_no_other()
     let executor = FakeExecutor::new(10_000);
     let batches = executor.batches.clone();
     let server = serve(&model, executor);
-    let long = json!({"inputs": "a ".repeat(100)}).to_string();
+    let long = json!({"inputs": "a ".repeat(100), "truncate": false}).to_string();
     let calls = [
         ("/embed", json!({"inputs": "a"}).to_string()),
         ("/embed", long.clone()),
@@ -154,7 +154,7 @@ async fn a_call_is_tokenised_before_it_is_queued_and_not_again() {
     let server = serve_with(&model, parts);
     let first = queued(&server, "/embed", &json!({"inputs": ["a b", "c"]})).await;
     let second = queued(&server, "/embed", &json!({"inputs": "a b d e"})).await;
-    let refused = queued(&server, "/embed", &json!({"inputs": "a ".repeat(100)})).await;
+    let refused = queued(&server, "/embed", &json!({"inputs": "a ".repeat(100), "truncate": false})).await;
     assert_eq!((first.weight, second.weight), (Weight { sum: 7, max: 4 }, Weight { sum: 6, max: 6 }));
     assert!(buffers.held() > 0, "the tokens are charged while the calls are queued");
     tokenised(3);
@@ -191,10 +191,12 @@ async fn a_call_that_goes_alone_carries_its_tokens() {
 async fn without_memory_for_its_tokens_a_call_is_tokenised_when_it_is_executed() {
     let model = TestModel::embedding();
     let mut parts = parts();
-    parts.buffers = BufferBudget::new(16, parts.clock);
+    parts.buffers = BufferBudget::new(4096, parts.clock);
+    let others = parts.buffers.charge_unchecked(4096);
     let server = serve_with(&model, parts);
     let call = queued(&server, "/embed", &json!({"inputs": "a b"})).await;
     assert_eq!((call.weight.sum, call.attachment.is_none()), (4, true));
+    drop(others);
     let mut outputs = RecordedOutputs::default();
     execute_calls(&server, vec![Arc::new(call)], &mut outputs, None).await;
     assert_eq!(status(&outputs, 0), 200);
@@ -267,6 +269,14 @@ async fn the_engine_publishes_its_own_limits() {
     let limits = server.backend().published_limits(&LimitsSource::Info).limits().unwrap();
     assert_eq!((limits.weight_max, limits.items_max, limits.batches_itself), (Some(16_384), None, false));
     assert_eq!(server.backend().batches_text(), Some(false));
+    assert_eq!(limits.model_kind, Some(ModelKind::Embedding));
+    for (model, kind) in
+        [(TestModel::reranker(), ModelKind::Reranker), (TestModel::classifier(), ModelKind::Classifier)]
+    {
+        let server = serve(&model, FakeExecutor::new(10_000));
+        let limits = server.backend().published_limits(&LimitsSource::Info).limits().unwrap();
+        assert_eq!(limits.model_kind, Some(kind));
+    }
 }
 
 /// Returns headers without those that depend on the time of the execution.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::TestModel;
+use super::lone_calls::parts;
 use super::routes::call;
 use crate::{ErrorKind, ModelRoute, prepare_call};
 
@@ -49,28 +50,35 @@ fn a_body_that_is_not_accepted_is_refused_on_every_route() {
         assert_eq!(kind(model, &route, &empty), ErrorKind::Empty, "{route:?} {empty}");
         assert_eq!(kind(model, &route, &wrong), ErrorKind::Invalid, "{route:?} {wrong}");
         assert_eq!(kind(model, &route, &json!({})), ErrorKind::Invalid, "{route:?} without fields");
-        let broken = prepare_call(&model.served, &route, b"{\"inputs\": ").unwrap_err();
+        let broken = prepare_call(&model.served, &route, b"{\"inputs\": ", &parts().buffers).unwrap_err();
         assert_eq!(broken.kind, ErrorKind::Malformed, "{route:?}");
     }
 }
 
 #[test]
-fn an_input_that_is_too_long_is_refused_with_the_limit() {
+fn an_input_that_is_too_long_and_not_to_be_cut_is_refused_with_the_limit() {
     let model = TestModel::embedding();
     let long = "a ".repeat(100);
     for (route, body) in [
-        (ModelRoute::Embed, json!({"inputs": long})),
-        (ModelRoute::Embed, json!({"inputs": vec![5; 33]})),
-        (ModelRoute::Embeddings, json!({"input": ["a", long]})),
-        (ModelRoute::Similarity, json!({"inputs": {"source_sentence": "a", "sentences": [long]}})),
+        (ModelRoute::Embed, json!({"inputs": long, "truncate": false})),
+        (ModelRoute::Embed, json!({"inputs": vec![5; 33], "truncate": false})),
+        (ModelRoute::EmbedAll, json!({"inputs": ["a", long], "truncate": false, "truncation_direction": "left"})),
+        (
+            ModelRoute::Similarity,
+            json!({"inputs": {"source_sentence": "a", "sentences": [long]}, "parameters": {"truncate": false}}),
+        ),
     ] {
         let error = call(&model, &route, &body).unwrap_err();
         assert_eq!(error.kind, ErrorKind::TooLarge, "{route:?}");
         assert!(error.message.contains("32"), "{}", error.message);
     }
     let reranker = TestModel::reranker();
-    let body = json!({"query": "a", "texts": [long]});
-    assert_eq!(kind(&reranker, &ModelRoute::Rerank, &body), ErrorKind::TooLarge);
+    for field in ["texts", "documents"] {
+        let body = json!({"query": "a", field: [long], "truncate": false});
+        assert_eq!(kind(&reranker, &ModelRoute::Rerank, &body), ErrorKind::TooLarge, "{field}");
+    }
+    let body = json!({"inputs": long, "truncate": false});
+    assert_eq!(kind(&TestModel::classifier(), &ModelRoute::Predict, &body), ErrorKind::TooLarge);
     let body = json!({"inputs": vec!["a"; 2049]});
     assert_eq!(kind(&model, &ModelRoute::Embed, &body), ErrorKind::TooLarge, "too many inputs");
 }

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use groupage_engine::{Executor as _, PackedBatch};
 use serde_json::{Value, json};
 
+use super::lone_calls::parts;
 use super::{FakeExecutor, HIDDEN, TestModel};
 use crate::{CallError, ModelRoute, prepare_call};
 
@@ -15,7 +16,7 @@ const A: u32 = 19;
 
 /// Executes a call and returns the response.
 pub(super) fn call(model: &TestModel, route: &ModelRoute, body: &Value) -> Result<Value, CallError> {
-    let mut prepared = prepare_call(&model.served, route, body.to_string().as_bytes())?;
+    let mut prepared = prepare_call(&model.served, route, body.to_string().as_bytes(), &parts().buffers)?;
     let mut batch = PackedBatch::new(10_000);
     for sequence in prepared.take_sequences() {
         batch.push(&sequence.tokens, sequence.kind).unwrap();
@@ -115,12 +116,25 @@ fn a_prompt_is_put_in_front_of_texts() {
 }
 
 #[test]
-fn a_text_that_is_too_long_is_cut_on_request() {
+fn a_text_that_is_too_long_is_cut_unless_the_call_declines() {
     let model = TestModel::embedding();
     let long = "a ".repeat(100);
-    let body = json!({"inputs": long, "truncate": true, "truncation_direction": "Right", "normalize": false});
-    let answer = call(&model, &ModelRoute::Embed, &body).unwrap();
-    assert_eq!(answer[0][0].as_f64(), Some(f64::from(CLS + 30 * A + SEP)));
+    for body in [
+        json!({"inputs": long, "normalize": false}),
+        json!({"inputs": long, "normalize": false, "truncate": null}),
+        json!({"inputs": long, "normalize": false, "truncate": true, "truncation_direction": "Right"}),
+    ] {
+        let answer = call(&model, &ModelRoute::Embed, &body).unwrap();
+        assert_eq!(answer[0][0].as_f64(), Some(f64::from(CLS + 30 * A + SEP)), "{body}");
+    }
+    let answer = call(&model, &ModelRoute::Embeddings, &json!({"input": ["a", long]})).unwrap();
+    assert_eq!(answer["usage"]["total_tokens"], 3 + 32, "the route of OpenAI has no field for it");
+    let scored = call(&TestModel::classifier(), &ModelRoute::Predict, &json!({"inputs": long}));
+    assert_eq!(scored.unwrap().as_array().unwrap().len(), 3);
+    let body = json!({"query": "a", "texts": [long]});
+    assert_eq!(call(&TestModel::reranker(), &ModelRoute::Rerank, &body).unwrap().as_array().unwrap().len(), 1);
+    let body = json!({"inputs": {"source_sentence": "a", "sentences": [long]}});
+    assert_eq!(call(&model, &ModelRoute::Similarity, &body).unwrap().as_array().unwrap().len(), 1);
     let body = json!({"inputs": "a", "truncate": true, "truncation_direction": "left"});
     assert!(call(&model, &ModelRoute::Embed, &body).is_ok(), "a text that is not cut has no direction");
 }
@@ -240,7 +254,7 @@ fn a_text_that_is_too_long_is_cut_at_the_side_of_the_call() {
         (json!("right"), ids(&[A; 30])),
         (json!(null), ids(&[A; 30])),
     ] {
-        let body = json!({"inputs": text, "truncate": true, "truncation_direction": side});
+        let body = json!({"inputs": text, "truncation_direction": side});
         let answer = call(&model, &ModelRoute::EmbedAll, &body).unwrap();
         let firsts: Vec<f64> = answer[0].as_array().unwrap().iter().map(|row| row[0].as_f64().unwrap()).collect();
         assert_eq!(firsts, expected.iter().map(|id| f64::from(*id) * 100.0).collect::<Vec<_>>(), "{side}");

@@ -1,11 +1,13 @@
 //! Errors of a device while it executes batches.
 
-use super::scripted_device::ScriptedDevice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::scripted_device::{OUT_OF_MEMORY, ScriptedDevice};
 use super::*;
 use crate::ExecuteError;
 
 /// Codes of errors of the driver.
-const OUT_OF_MEMORY: u32 = 2;
 const ILLEGAL_ADDRESS: u32 = 700;
 const CAPTURE_UNSUPPORTED: u32 = 900;
 
@@ -38,6 +40,42 @@ fn a_batch_that_exceeds_the_memory_is_divided_and_the_size_is_remembered() {
     assert_eq!(gpu.execute(&batch(&model, &lengths)).unwrap(), expected);
     let again = gpu.device().inner.launches() - launches;
     assert!(again <= launches, "{again} launches after {launches}: the size is remembered");
+}
+
+#[test]
+fn a_shortage_beside_graphs_ends_their_use_and_divides_nothing() {
+    let model = TinyModel::new(BERT).open();
+    // The shape of the graph, for which a replay fails, and another one, for which a launch does.
+    for lengths in [&[33, 20][..], &[80, 90]] {
+        let expected = on_device(&model, SimulatedDevice::new(1)).execute(&batch(&model, lengths)).unwrap();
+        let has_shortage = Arc::new(AtomicBool::new(false));
+        let mut device = ScriptedDevice::new(|_| None);
+        device.fails_beside_graphs = has_shortage.clone();
+        let mut gpu = on_device(&model, device);
+        for _ in 0..2 {
+            gpu.execute(&batch(&model, &[33, 20])).unwrap();
+        }
+        assert_eq!(gpu.device().inner.graphs(), 1);
+        has_shortage.store(true, Ordering::Relaxed);
+        assert_eq!(gpu.execute(&batch(&model, lengths)).unwrap(), expected);
+        let usage = gpu.device_usage().unwrap();
+        assert_eq!((gpu.device().inner.graphs(), usage.token_ceiling), (0, BATCH_MAX), "{lengths:?}");
+    }
+}
+
+#[test]
+fn a_shortage_that_remains_without_graphs_divides_the_batch() {
+    let model = TinyModel::new(BERT).open();
+    let lengths = [70, 80, 90];
+    let expected = on_device(&model, SimulatedDevice::new(1)).execute(&batch(&model, &lengths)).unwrap();
+    let device = ScriptedDevice::new(|arguments| (embedded_rows(arguments) > 192).then_some(OUT_OF_MEMORY));
+    let mut gpu = on_device(&model, device);
+    for _ in 0..2 {
+        gpu.execute(&batch(&model, &[33])).unwrap();
+    }
+    assert_eq!(gpu.device().inner.graphs(), 1);
+    assert_eq!(gpu.execute(&batch(&model, &lengths)).unwrap(), expected);
+    assert_eq!((gpu.device().inner.graphs(), gpu.device_usage().unwrap().token_ceiling), (0, 120));
 }
 
 #[test]

@@ -1,9 +1,15 @@
 //! A simulated device that fails at launches of choice.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::cuda::{
     DeviceAddress, DeviceError, DeviceProperties, GpuDevice, GraphId, KernelId, KernelImage, KernelLaunch,
 };
 use crate::{LaunchArgument, SimulatedDevice};
+
+/// Code of the driver for a shortage of memory.
+pub(super) const OUT_OF_MEMORY: u32 = 2;
 
 /// Returns the code of an error for the arguments of a launch.
 type LaunchScript = Box<dyn FnMut(&[LaunchArgument]) -> Option<u32> + Send>;
@@ -14,13 +20,26 @@ pub(super) struct ScriptedDevice {
     pub(super) script: LaunchScript,
     /// Code of the error of captures.
     pub(super) capture_error: Option<u32>,
+    /// Whether memory is short for replays, and for launches while there is a graph.
+    pub(super) fails_beside_graphs: Arc<AtomicBool>,
 }
 
 // === impl ScriptedDevice ===
 
 impl ScriptedDevice {
     pub(super) fn new(script: impl FnMut(&[LaunchArgument]) -> Option<u32> + Send + 'static) -> Self {
-        Self { inner: SimulatedDevice::new(1), script: Box::new(script), capture_error: None }
+        Self {
+            inner: SimulatedDevice::new(1),
+            script: Box::new(script),
+            capture_error: None,
+            fails_beside_graphs: Arc::default(),
+        }
+    }
+
+    /// Returns the error of a shortage of memory, if graphs cause one.
+    fn shortage(&self) -> Option<u32> {
+        let is_short = self.inner.graphs() > 0 && self.fails_beside_graphs.load(Ordering::Relaxed);
+        is_short.then_some(OUT_OF_MEMORY)
     }
 }
 
@@ -54,7 +73,7 @@ impl GpuDevice for ScriptedDevice {
     }
 
     fn launch(&mut self, launch: &KernelLaunch) -> Result<(), DeviceError> {
-        match (self.script)(&launch.arguments) {
+        match self.shortage().or_else(|| (self.script)(&launch.arguments)) {
             Some(code) => Err(DeviceError::new("the launch of a kernel", code, String::new())),
             None => self.inner.launch(launch),
         }
@@ -68,7 +87,10 @@ impl GpuDevice for ScriptedDevice {
     }
 
     fn replay_graph(&mut self, graph: GraphId) -> Result<(), DeviceError> {
-        self.inner.replay_graph(graph)
+        match self.shortage() {
+            Some(code) => Err(DeviceError::new("the launch of a graph", code, String::new())),
+            None => self.inner.replay_graph(graph),
+        }
     }
 
     fn release_graph(&mut self, graph: GraphId) {

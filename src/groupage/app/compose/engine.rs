@@ -12,10 +12,11 @@ mod served {
     use std::fmt;
     use std::sync::Arc;
 
-    use groupage_engine::Model;
+    use groupage_engine::{CpuExecutor, DeviceChoice, MemoryDemand, Model};
     use groupage_serving::{ExecutorSettings, ServedModel};
 
     use super::super::executor_choice::choose_executor;
+    use super::super::model_memory::ModelMemory;
     use crate::clock::Clock;
     use crate::config::EngineConfig;
     use crate::error::BoxError;
@@ -32,7 +33,21 @@ mod served {
         pub(in crate::app::compose) fn open(config: &EngineConfig) -> Result<Self, BoxError> {
             let model = Model::open(&config.model).map_err(|error| format!("--engine: {error}"))?;
             let served = Arc::new(ServedModel::new(model, Clock::wall_micros() / 1_000_000));
-            Ok(Self { served, executor: choose_executor(config)? })
+            let choice = choose_executor(config)?;
+            choice.log();
+            Ok(Self { served, executor: choice.settings })
+        }
+
+        /// Returns the memory that the model will take in this process. On a GPU, its weights and
+        /// intermediate results are in the memory of the device.
+        pub(in crate::app::compose) fn memory(&self) -> ModelMemory {
+            if self.executor.device != DeviceChoice::Cpu {
+                return ModelMemory::default();
+            }
+            let MemoryDemand { weights, scratch } =
+                CpuExecutor::memory_demand(self.served.model(), self.served.cpu_options());
+            let bytes = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
+            ModelMemory { weights: bytes(weights), scratch: bytes(scratch) }
         }
     }
 
@@ -48,6 +63,7 @@ mod unavailable {
     use std::convert::Infallible;
     use std::fmt;
 
+    use super::super::model_memory::ModelMemory;
     use crate::config::EngineConfig;
     use crate::error::BoxError;
 
@@ -64,6 +80,11 @@ mod unavailable {
                  a model server with --upstream URL"
             )
             .into())
+        }
+
+        /// Returns the memory of the model.
+        pub(in crate::app::compose) fn memory(&self) -> ModelMemory {
+            match self.0 {}
         }
     }
 

@@ -7,28 +7,44 @@ use crate::api::v1alpha1::EngineDevice;
 use crate::config::{EngineConfig, MemoryBudget};
 use crate::error::BoxError;
 
-/// Chooses the device, and logs the choice with its reason. The driver library is loaded unless the
-/// CPU is configured.
+/// The choice of the device, and the settings of the executor on it.
+#[derive(Debug, Clone)]
+pub(crate) struct ExecutorChoice {
+    /// The choice with its reason, and the devices of this machine.
+    pub(crate) report: DeviceReport,
+    pub(crate) settings: ExecutorSettings,
+}
+
+/// Chooses the device. The driver library is loaded unless the CPU is configured.
 ///
 /// # Errors
 /// A GPU is required, and there is none that can be used.
-pub(super) fn choose_executor(config: &EngineConfig) -> Result<ExecutorSettings, BoxError> {
+pub(crate) fn choose_executor(config: &EngineConfig) -> Result<ExecutorChoice, BoxError> {
     let preference = match config.device {
         EngineDevice::Auto => DevicePreference::Auto,
         EngineDevice::Cpu => DevicePreference::Cpu,
         EngineDevice::Cuda => DevicePreference::Cuda,
     };
-    let DeviceReport { choice, reason, .. } = choose_device(preference).map_err(|error| device_error(&error))?;
-    match choice {
-        DeviceChoice::Cpu => tracing::info!(device = "CPU", reason, "device of the engine"),
-        DeviceChoice::Cuda { ordinal } => tracing::info!(device = "GPU", ordinal, reason, "device of the engine"),
-    }
-    Ok(ExecutorSettings {
-        device: choice,
+    let report = choose_device(preference).map_err(|error| device_error(&error))?;
+    let settings = ExecutorSettings {
+        device: report.choice,
         is_device_required: config.device == EngineDevice::Cuda,
         memory: config.memory.map_or_else(MemoryLimit::default, memory_limit),
         batch_invariant: config.batch_invariant,
-    })
+    };
+    Ok(ExecutorChoice { report, settings })
+}
+
+// === impl ExecutorChoice ===
+
+impl ExecutorChoice {
+    pub(super) fn log(&self) {
+        let reason = &self.report.reason;
+        match self.report.choice {
+            DeviceChoice::Cpu => tracing::info!(device = "CPU", reason, "device of the engine"),
+            DeviceChoice::Cuda { ordinal } => tracing::info!(device = "GPU", ordinal, reason, "device of the engine"),
+        }
+    }
 }
 
 fn device_error(error: &NoDeviceError) -> String {
@@ -50,12 +66,13 @@ mod tests {
     #[test]
     fn settings_follow_the_policy() {
         let config = |device, memory| EngineConfig { device, memory, ..EngineConfig::new("/models/m") };
-        let cpu = choose_executor(&config(EngineDevice::Cpu, None)).unwrap();
+        let choose_executor = |config: &EngineConfig| choose_executor(config).unwrap().settings;
+        let cpu = choose_executor(&config(EngineDevice::Cpu, None));
         assert_eq!(cpu, ExecutorSettings::default());
         let half = MemoryBudget::FreeShare(parse_share("50%").unwrap());
-        let shared = choose_executor(&config(EngineDevice::Cpu, Some(half))).unwrap();
+        let shared = choose_executor(&config(EngineDevice::Cpu, Some(half)));
         assert_eq!(shared.memory, MemoryLimit::FreeShare(500_000));
-        let bytes = choose_executor(&config(EngineDevice::Cpu, Some(MemoryBudget::Bytes(7)))).unwrap();
+        let bytes = choose_executor(&config(EngineDevice::Cpu, Some(MemoryBudget::Bytes(7))));
         assert_eq!(bytes.memory, MemoryLimit::Bytes(7));
     }
 
@@ -65,7 +82,9 @@ mod tests {
     fn a_required_gpu_is_never_replaced_by_the_cpu() {
         let config = EngineConfig { device: EngineDevice::Cuda, ..EngineConfig::new("/models/m") };
         match choose_executor(&config) {
-            Ok(settings) => assert!(settings.is_device_required && settings.device != DeviceChoice::Cpu),
+            Ok(ExecutorChoice { settings, .. }) => {
+                assert!(settings.is_device_required && settings.device != DeviceChoice::Cpu)
+            }
             Err(error) => {
                 let error = error.to_string();
                 assert!(error.starts_with("engine.device is Cuda, and no GPU can be used: "), "{error}");

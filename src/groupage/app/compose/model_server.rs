@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::engine::EngineModel;
+use super::model_memory::ModelMemory;
 use crate::backend::{Backend, Forwarder};
 use crate::protocol::TokenCalibration;
 use crate::upstream::{ServerIdentity, Upstream, UpstreamTarget};
@@ -29,6 +30,16 @@ pub(in crate::app) enum ModelServer {
 }
 
 // === impl ServerTarget ===
+
+impl ServerTarget {
+    /// Returns the memory of the model that this process executes; `None` for an upstream.
+    pub(super) fn model_memory(&self) -> Option<ModelMemory> {
+        match self {
+            Self::Upstream(_) => None,
+            Self::Engine(model) => Some(model.memory()),
+        }
+    }
+}
 
 impl fmt::Display for ServerTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,13 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::certs::TlsCertificates;
+use super::model_memory::{ModelMemory, log_lowered};
 use crate::admin::AdminServer;
 use crate::clock::Clock;
 use crate::config::{Policy, ProcessLimits};
+use crate::error::BoxError;
 use crate::memory::{BufferBudget, ControlGroup, watch_pressure};
 use crate::proxy::Connections;
 use crate::telemetry::Metrics;
-use crate::tls::CertificateFileError;
 use crate::upstream::UpstreamPermits;
 
 /// Resources that all ports share.
@@ -30,12 +31,19 @@ pub(super) struct ProcessResources {
 // === impl ProcessResources ===
 
 impl ProcessResources {
-    /// Creates the budgets and loads the certificates.
+    /// Creates the budgets and loads the certificates. `model` is the memory of the model that the
+    /// process executes.
     ///
     /// # Errors
-    /// If a certificate file that the policy names is unusable.
-    pub(super) fn load(policy: &Policy, clock: Clock, metrics: Arc<Metrics>) -> Result<Self, CertificateFileError> {
-        let ProcessLimits { connections_max, buffered_bytes_max } = policy.proxy.process;
+    /// If a certificate file that the policy names is unusable, or the model leaves no memory.
+    pub(super) fn load(
+        policy: &Policy,
+        model: ModelMemory,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, BoxError> {
+        let limits = process_limits(policy, model)?;
+        let ProcessLimits { connections_max, buffered_bytes_max } = limits;
         let buffers = BufferBudget::new(buffered_bytes_max, clock);
         let certs = TlsCertificates::load(&policy.proxy)?;
         let connections = Connections::new(connections_max, buffered_bytes_max, clock, metrics.clone());
@@ -57,4 +65,16 @@ impl ProcessResources {
             }));
         }
     }
+}
+
+/// Returns the limits of a policy, or what a model leaves of them within the memory limit of the
+/// control group.
+fn process_limits(policy: &Policy, model: ModelMemory) -> Result<ProcessLimits, BoxError> {
+    let configured = policy.proxy.process.clone();
+    let Some(group) = ControlGroup::find(Path::new("/")).filter(|_| model != ModelMemory::default()) else {
+        return Ok(configured);
+    };
+    let limits = model.limits_beside(configured.clone(), group.limit())?;
+    log_lowered(&configured, &limits);
+    Ok(limits)
 }

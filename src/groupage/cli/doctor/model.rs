@@ -1,21 +1,33 @@
 //! The report about a model: its files, and what the engine would do with it.
 
-use std::path::Path;
+use groupage_engine::{CpuFeatures, DeviceProperties, Executor, ExecutorReport, Model, OutputKind, PackedBatch};
+use groupage_serving::{LoadedExecutor, ModelRoute, ServedModel, load_executor};
 
-use groupage_engine::{CpuExecutor, CpuFeatures, Executor as _, ExecutorReport, Model, OutputKind, PackedBatch};
-use groupage_serving::{ModelRoute, ServedModel};
-
-use super::{MachineMemory, ReportLines, format_bytes};
+use super::device::{chosen_gpu, device_lines};
+use super::{Inspection, MachineMemory, ReportLines, format_bytes, to_u64};
+use crate::app::choose_executor;
+use crate::config::EngineConfig;
 use crate::error::BoxError;
 
 /// Text that the model executes to show that it works.
 const SAMPLE: &str = "A man is eating food.";
 
-/// Returns the lines about the engine of this build.
+/// What was loaded, for the lines of the plan.
+struct ModelPlan<'a> {
+    served: &'a ServedModel,
+    report: &'a ExecutorReport,
+    /// The GPU that executes the model; `None` for the CPU.
+    gpu: Option<&'a DeviceProperties>,
+    /// Number of tokens of the text that was executed.
+    sample_tokens: usize,
+}
+
+/// Returns the lines about the engine of this build, and about the driver of GPUs.
 pub(super) fn engine_lines(features: &CpuFeatures) -> ReportLines {
     let CpuFeatures { supported, chosen, rejected } = features;
+    let gpu = if cfg!(feature = "cuda") { ", and one on GPUs in bfloat16" } else { "" };
     let mut lines = vec![
-        ("build", "has the engine, with an executor on the CPU in 32-bit floating point".to_owned()),
+        ("build", format!("has the engine, with an executor on the CPU in 32-bit floating point{gpu}")),
         ("kernels", format!("{chosen} (this CPU has: {})", supported.join(", "))),
     ];
     if !rejected.is_empty() {
@@ -24,20 +36,29 @@ pub(super) fn engine_lines(features: &CpuFeatures) -> ReportLines {
     lines
 }
 
-/// Loads a model as `groupage proxy --engine` does, executes one text, and reports both.
+/// Loads a model as `groupage proxy --engine` does, on the device that it would choose, executes
+/// one text, and reports it.
 ///
 /// # Errors
-/// The model cannot be loaded or executed. The error names the file and the field or tensor.
-pub(super) fn inspect(path: &Path, memory: MachineMemory) -> Result<Vec<(&'static str, ReportLines)>, BoxError> {
-    let served = ServedModel::new(Model::open(path)?, 0);
-    let mut executor = CpuExecutor::new(served.model(), served.cpu_options())?;
-    let tokens = execute_sample(served.model(), &mut executor)?;
-    let model = model_lines(served.model());
-    Ok(vec![("model", model), ("plan", plan_lines(&served, executor.report(), memory, tokens))])
+/// The model cannot be loaded or executed, or a GPU is required and there is none. The error names
+/// the file and the field or tensor.
+pub(super) fn inspect(inspection: Inspection<'_>) -> Result<Vec<(&'static str, ReportLines)>, BoxError> {
+    let Inspection { model, device, memory } = inspection;
+    let served = ServedModel::new(Model::open(model)?, 0);
+    let choice = choose_executor(&EngineConfig { device, ..EngineConfig::new(model) })?;
+    let LoadedExecutor { mut executor, refusal } = load_executor(&served, choice.settings)?;
+    let sample_tokens = execute_sample(served.model(), &mut *executor)?;
+    let gpu = chosen_gpu(&choice).filter(|_| refusal.is_none());
+    let mut device = device_lines(&choice);
+    if let Some(error) = refusal {
+        device.push(("", format!("‼ the GPU cannot execute the model, so the CPU does: {error}")));
+    }
+    let plan = ModelPlan { served: &served, report: executor.report(), gpu, sample_tokens };
+    Ok(vec![("model", model_lines(served.model())), ("device", device), ("plan", plan_lines(&plan, memory))])
 }
 
 /// Executes a text. Returns its number of tokens.
-fn execute_sample(model: &Model, executor: &mut CpuExecutor) -> Result<usize, BoxError> {
+fn execute_sample(model: &Model, executor: &mut dyn Executor) -> Result<usize, BoxError> {
     let tokens = model.tokenizer().encode_text(SAMPLE, true)?;
     let kind = if model.head().is_some() { OutputKind::Logits } else { OutputKind::Embedding };
     let mut batch = PackedBatch::new(tokens.len());
@@ -63,7 +84,7 @@ fn model_lines(model: &Model) -> ReportLines {
         ),
         ("vocabulary", format!("{} tokens", config.vocabulary)),
         ("tokens", format!("at most {} in a text ({} positions)", model.tokens_max(), config.positions_max)),
-        ("weights", format!("{}, executed in F32", types.join(", "))),
+        ("weights", types.join(", ")),
     ];
     match model.head() {
         Some(head) => lines.push(("head", format!("{} labels, {:?}", head.labels.len(), head.scores))),
@@ -78,11 +99,42 @@ fn model_lines(model: &Model) -> ReportLines {
     lines
 }
 
-fn plan_lines(served: &ServedModel, report: &ExecutorReport, memory: MachineMemory, tokens: usize) -> ReportLines {
-    let bytes = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
-    let own = bytes(report.weight_bytes).saturating_add(bytes(report.scratch_bytes));
-    let whole = own.saturating_add(bytes(report.mapped_bytes));
-    let fits = match memory.usable() {
+fn plan_lines(plan: &ModelPlan<'_>, memory: MachineMemory) -> ReportLines {
+    let ModelPlan { served, report, gpu, sample_tokens } = plan;
+    let device = match gpu {
+        Some(_) => report.kernels.clone(),
+        None => format!("{}, {} threads", report.kernels, report.threads),
+    };
+    let [weights, scratch, files] =
+        [report.weight_bytes, report.scratch_bytes, report.mapped_bytes].map(|bytes| format_bytes(to_u64(bytes)));
+    let (memory, fits) = match gpu {
+        Some(gpu) => {
+            let whole = format_bytes(to_u64(gpu.memory_bytes));
+            let reserved = format!("{weights} of weights and {scratch} of working memory on the GPU, of {whole}");
+            (reserved, "√ reserved".to_owned())
+        }
+        None => (
+            format!(
+                "{weights} of packed weights, {scratch} of scratch, and up to {files} of the page cache for the files"
+            ),
+            describe_fit(report, memory),
+        ),
+    };
+    vec![
+        ("serve", routes(served).to_owned()),
+        ("device", device),
+        ("batches", format!("up to {} tokens, packed without padding", report.tokens_max)),
+        ("memory", memory),
+        ("", fits),
+        ("sample", format!("√ a text of {sample_tokens} tokens was executed")),
+    ]
+}
+
+/// Compares the memory of an executor on the CPU with that of the machine.
+fn describe_fit(report: &ExecutorReport, memory: MachineMemory) -> String {
+    let own = to_u64(report.weight_bytes).saturating_add(to_u64(report.scratch_bytes));
+    let whole = own.saturating_add(to_u64(report.mapped_bytes));
+    match memory.usable() {
         Some(usable) if usable < own => {
             format!("× more than the {} that this process can use: raise its limit", format_bytes(usable))
         }
@@ -90,23 +142,7 @@ fn plan_lines(served: &ServedModel, report: &ExecutorReport, memory: MachineMemo
             format!("‼ embeddings are read from the disk where {} is not enough for all", format_bytes(usable))
         }
         _ => "√ fits".to_owned(),
-    };
-    vec![
-        ("serve", routes(served).to_owned()),
-        ("device", format!("{}, {} threads", report.kernels, report.threads)),
-        ("batches", format!("up to {} tokens, packed without padding", report.tokens_max)),
-        (
-            "memory",
-            format!(
-                "{} of packed weights, {} of scratch, and up to {} of the page cache for the files",
-                format_bytes(bytes(report.weight_bytes)),
-                format_bytes(bytes(report.scratch_bytes)),
-                format_bytes(bytes(report.mapped_bytes)),
-            ),
-        ),
-        ("", fits),
-        ("sample", format!("√ a text of {tokens} tokens was executed")),
-    ]
+    }
 }
 
 /// Returns the routes of a model.
@@ -120,15 +156,29 @@ fn routes(served: &ServedModel) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use super::super::device::tests::gpu;
     use super::*;
+    use crate::api::v1alpha1::EngineDevice;
 
     fn golden(name: &str) -> std::path::PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("src/engine/tests/goldens").join(name)
     }
 
     fn text(name: &str, memory: MachineMemory) -> String {
-        let sections = inspect(&golden(name), memory).unwrap();
-        sections.into_iter().flat_map(|(_, lines)| lines).map(|(name, line)| format!("{name}: {line}\n")).collect()
+        let model = golden(name);
+        let inspection = Inspection { model: &model, device: EngineDevice::Cpu, memory };
+        inspect(inspection).unwrap().into_iter().map(|(_, lines)| to_text(&lines)).collect()
+    }
+
+    fn to_text(lines: &ReportLines) -> String {
+        lines.iter().map(|(name, line)| format!("{name}: {line}\n")).collect()
+    }
+
+    fn inspect_error(model: &Path) -> String {
+        let inspection = Inspection { model, device: EngineDevice::Auto, memory: MachineMemory::default() };
+        inspect(inspection).unwrap_err().to_string()
     }
 
     fn copy_folder(from: &Path, to: &Path) {
@@ -154,6 +204,8 @@ mod tests {
             "weights: F32",
             "head: none: embeddings by ",
             "/v1/embeddings",
+            "chosen: CPU: the CPU is configured",
+            "driver: not looked for",
             "device: CPU, ",
             "batches: up to 16384 tokens",
             "√ fits",
@@ -172,15 +224,53 @@ mod tests {
     }
 
     #[test]
+    fn the_plan_of_a_gpu_has_the_memory_of_the_device() {
+        let served = ServedModel::new(Model::open(&golden("bert")).unwrap(), 0);
+        let report = ExecutorReport {
+            kernels: "CUDA, NVIDIA L4, compute capability 8.9, bfloat16".to_owned(),
+            batch_invariant: true,
+            rejected: Vec::new(),
+            threads: 1,
+            tokens_max: 4096,
+            weight_bytes: 1 << 20,
+            scratch_bytes: 2 << 20,
+            mapped_bytes: 3 << 20,
+        };
+        let gpu = gpu((8, 9));
+        let plan = ModelPlan { served: &served, report: &report, gpu: Some(&gpu), sample_tokens: 8 };
+        // The memory of the machine does not matter.
+        let memory = MachineMemory { available: Some(1), ..MachineMemory::default() };
+        let text = to_text(&plan_lines(&plan, memory));
+        for part in [
+            "device: CUDA, NVIDIA L4, compute capability 8.9, bfloat16\n",
+            "batches: up to 4096 tokens",
+            "memory: 1.0 MiB of weights and 2.0 MiB of working memory on the GPU, of 24.0 GiB",
+            "√ reserved",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    /// The result depends on the machine, as that of a start: no kernel of a GPU supports the width of
+    /// the tiny model.
+    #[test]
+    fn a_required_gpu_is_an_error_as_at_the_start() {
+        let model = golden("bert");
+        let inspection = Inspection { model: &model, device: EngineDevice::Cuda, memory: MachineMemory::default() };
+        let error = inspect(inspection).unwrap_err().to_string();
+        assert!(error.contains("no GPU can be used") || error.contains("the GPU is required"), "{error}");
+    }
+
+    #[test]
     fn an_error_names_the_file_and_the_field() {
         let folder = tempfile::tempdir().unwrap();
-        let error = inspect(folder.path(), MachineMemory::default()).unwrap_err().to_string();
+        let error = inspect_error(folder.path());
         assert!(error.contains("config.json"), "{error}");
         copy_folder(&golden("bert"), folder.path());
         let path = folder.path().join("config.json");
         let config = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, config.replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3")).unwrap();
-        let error = inspect(folder.path(), MachineMemory::default()).unwrap_err().to_string();
+        let error = inspect_error(folder.path());
         assert!(error.contains("tensor `") && error.contains("no such tensor"), "{error}");
     }
 

@@ -1,0 +1,90 @@
+//! The memory of a model that the process executes, beside the limits on its connections and
+//! buffers.
+
+use crate::config::{ProcessLimits, format_size};
+use crate::memory::{PROCESS_BYTES_MIN, buffered_bytes_within, connections_within};
+
+/// Memory of a model and of its executor in bytes, without files, which the kernel can drop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct ModelMemory {
+    pub(super) weights: u64,
+    pub(super) scratch: u64,
+}
+
+// === impl ModelMemory ===
+
+impl ModelMemory {
+    /// Returns limits of the process that fit into the memory limit beside the model. They are those
+    /// that were configured, or lower.
+    ///
+    /// # Errors
+    /// The model leaves too little memory for the proxy.
+    pub(super) fn limits_beside(self, configured: ProcessLimits, memory_limit: u64) -> Result<ProcessLimits, String> {
+        let Self { weights, scratch } = self;
+        let rest = memory_limit.saturating_sub(weights).saturating_sub(scratch);
+        if rest < PROCESS_BYTES_MIN {
+            let sum = weights.saturating_add(scratch).saturating_add(PROCESS_BYTES_MIN);
+            let [weights, scratch, proxy, sum, limit] =
+                [weights, scratch, PROCESS_BYTES_MIN, sum, memory_limit].map(to_mebibytes);
+            return Err(format!(
+                "--engine: {weights} of packed weights, {scratch} of working memory and {proxy} for the proxy are {sum}, \
+                 above the memory limit of {limit}: raise the memory limit of the container to at least {sum}, or serve \
+                 a smaller model"
+            ));
+        }
+        let within = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
+        let buffered_bytes_max = configured.buffered_bytes_max.min(within(buffered_bytes_within(rest)));
+        let connections_max =
+            configured.connections_max.min(within(connections_within(rest, buffered_bytes_max as u64)));
+        Ok(ProcessLimits { connections_max, buffered_bytes_max })
+    }
+}
+
+/// Logs limits that are lower than those that were configured.
+pub(super) fn log_lowered(configured: &ProcessLimits, limits: &ProcessLimits) {
+    if configured == limits {
+        return;
+    }
+    let ProcessLimits { connections_max, buffered_bytes_max } = *limits;
+    tracing::info!(
+        connections_max,
+        buffered_bytes_max = format_size(buffered_bytes_max as u64),
+        "limits of the process are lowered to what the model leaves of the memory limit"
+    );
+}
+
+/// Writes bytes as MiB, rounded up.
+fn to_mebibytes(bytes: u64) -> String {
+    format!("{} MiB", bytes.div_ceil(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODEL: ModelMemory = ModelMemory { weights: 90 << 20, scratch: 110 << 20 };
+    const CONFIGURED: ProcessLimits = ProcessLimits { connections_max: 10_000, buffered_bytes_max: 64 << 20 };
+
+    #[test]
+    fn limits_fit_beside_the_model() {
+        let limits = MODEL.limits_beside(CONFIGURED, 328 << 20).unwrap();
+        // As without a model under a limit of 128 MiB.
+        assert_eq!(limits, ProcessLimits { connections_max: 806, buffered_bytes_max: 32 << 20 });
+        assert_eq!(MODEL.limits_beside(CONFIGURED, 8 << 30).unwrap(), CONFIGURED);
+        assert_eq!(
+            ModelMemory::default().limits_beside(limits.clone(), 128 << 20).unwrap(),
+            limits,
+            "nothing is raised"
+        );
+    }
+
+    #[test]
+    fn a_model_that_leaves_nothing_is_refused_with_the_sum() {
+        let error = MODEL.limits_beside(CONFIGURED, 220 << 20).unwrap_err();
+        for part in ["90 MiB of packed weights", "110 MiB of working memory", "memory limit of 220 MiB", "at least 23"]
+        {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+        assert!(MODEL.limits_beside(CONFIGURED, 240 << 20).is_ok());
+    }
+}
