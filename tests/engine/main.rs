@@ -148,6 +148,7 @@ async fn the_state_of_the_engine_is_reported() {
         (&json!("bert"), &json!("ready"), &json!(16_384))
     );
     assert!(engine["executor"]["kernels"].as_str().unwrap().starts_with("CPU"), "{engine}");
+    assert!(!engine["device_reason"].as_str().unwrap().is_empty(), "{engine}");
     for message in ["device of the engine", "listening", "loading the model", "engine is ready"] {
         assert!(process.has_logged(message), "{message}");
     }

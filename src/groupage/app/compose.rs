@@ -43,6 +43,7 @@ use self::control::{CRASH_GUARD_SOURCE, ControlledParts};
 use self::drain::{DrainHandle, DrainedParts};
 use self::drain_state::DrainTimes;
 use self::limits::publish_limits;
+pub(super) use self::model_server::ModelServer;
 pub(super) use self::port::PortHandle;
 use self::port::{BoundPort, PortInputs, ReadyPort};
 use self::resources::ProcessResources;

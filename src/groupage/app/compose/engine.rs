@@ -13,7 +13,7 @@ mod served {
     use std::sync::Arc;
 
     use groupage_engine::Model;
-    use groupage_serving::{ExecutorSettings, ServedModel};
+    use groupage_serving::{DeviceNote, ExecutorSettings, ServedModel};
 
     use super::super::executor_choice::choose_executor;
     use crate::clock::Clock;
@@ -25,14 +25,19 @@ mod served {
     pub(in crate::app::compose) struct EngineModel {
         pub(in crate::app::compose) served: Arc<ServedModel>,
         pub(in crate::app::compose) executor: ExecutorSettings,
+        pub(in crate::app::compose) device: DeviceNote,
     }
 
     impl EngineModel {
         /// Opens the model of a policy, and chooses the device that executes it.
         pub(in crate::app::compose) fn open(config: &EngineConfig) -> Result<Self, BoxError> {
-            let model = Model::open(&config.model).map_err(|error| format!("--engine: {error}"))?;
+            let mut model = Model::open(&config.model).map_err(|error| format!("--engine: {error}"))?;
+            if let Some(tokens_max) = config.item_tokens_max {
+                model = model.with_tokens_max(usize::try_from(tokens_max).unwrap_or(usize::MAX));
+            }
             let served = Arc::new(ServedModel::new(model, Clock::wall_micros() / 1_000_000));
-            Ok(Self { served, executor: choose_executor(config)? })
+            let (executor, device) = choose_executor(config)?;
+            Ok(Self { served, executor, device })
         }
     }
 
