@@ -25,10 +25,10 @@ const PATH_CHARS_MAX: usize = 256;
 /// Default CPU request: a core, because a batch on less is slower than most latency targets. The
 /// engine uses all cores of the node unless a limit is set.
 pub(super) const CPU_REQUEST: &str = "1";
-/// Default memory request and limit. Packed weights in 32 bits, intermediate results of 16 384 tokens
-/// and the buffers of the proxy take 0.8 GiB for a model of 110 million parameters (BERT base), and
-/// 1.5 GiB for one of 280 million (XLM-RoBERTa base). The files of the weights are mapped, and the
-/// kernel drops their pages under pressure.
+/// Default memory request and limit. Weights in 32 bits and intermediate results of 16 384 tokens
+/// have, by their sizes, 0.6 GiB for an encoder of 86 million parameters (BERT base), and 1.5 GiB for
+/// one of 303 million (BERT large, XLM-RoBERTa large); the rest is for the tokenizer and the proxy.
+/// Embeddings of tokens are read from the mapped files, whose pages the kernel drops under pressure.
 pub(super) const MEMORY_REQUEST: &str = "1Gi";
 pub(super) const MEMORY_LIMIT: &str = "2Gi";
 /// Number of seconds in which the process starts. It opens the files of the model before it listens,
