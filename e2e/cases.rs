@@ -9,6 +9,7 @@ mod cli_injection;
 mod certificates;
 mod cluster;
 mod crd;
+mod engine;
 mod faults;
 mod guide;
 mod injected;
@@ -80,6 +81,7 @@ pub(crate) fn all() -> impl Iterator<Item = TestCase> {
         sidecar::CASES,
         install::CASES,
         injected::CASES,
+        engine::CASES,
         policies::CASES,
         observe::CASES,
         stream::CASES,

@@ -1,8 +1,9 @@
 //! Packs container images without Docker and without a registry: one static binary each, as OCI
 //! archives.
 //!
-//! `groupage` is the released image: statically linked (`crt-static`, for `FROM scratch`), symbols
-//! split off into a separate file, user 65532. The image of the test kit contains `stand-in`. The
+//! `groupage` is the released image: statically linked (`crt-static`, for `FROM scratch`), with the
+//! engine on the CPU, symbols split off into a separate file, user 65532. A static binary cannot load
+//! the library of a GPU's driver. The image of the test kit contains `stand-in`. The
 //! binaries contain no absolute paths of the build machine.
 
 mod oci;
@@ -23,6 +24,8 @@ const PRODUCT: &str = "groupage";
 const TEST_KIT: &str = "stand-in";
 /// Cargo profile of the released binary.
 const RELEASE: &str = "dist";
+/// Features of the released binary beyond the default ones.
+const FEATURES: &str = "engine";
 /// Inputs of the binary: sources, and files that they include.
 const SOURCES: [&str; 7] =
     ["Cargo.toml", "Cargo.lock", ".cargo", "src", "manifests", "docs/configuration.md", "examples/scenarios"];
@@ -156,7 +159,7 @@ fn cargo_build(profile: &str, into: &Path) -> Result<PathBuf, TestError> {
         ["-Ctarget-feature=+crt-static", &format!("--remap-path-prefix={}=/cargo", home.display())].join("\x1f");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--locked", "--bin", PRODUCT, "--bin", TEST_KIT, "--profile", profile, "--target", &target]);
-    cargo.arg("--target-dir").arg(into);
+    cargo.args(["--features", FEATURES]).arg("--target-dir").arg(into);
     cargo.current_dir(repository_root()).env("CARGO_ENCODED_RUSTFLAGS", flags);
     if profile == RELEASE {
         // The binaries are independent of earlier builds.
@@ -175,7 +178,7 @@ fn cargo_build(profile: &str, into: &Path) -> Result<PathBuf, TestError> {
 fn input_hash(profile: &str) -> Result<String, TestError> {
     let mut made_of = blake3::Hasher::new();
     let compiler = run_quietly(Command::new("rustc").arg("-vV"))?;
-    made_of.update(profile.as_bytes()).update(compiler.as_bytes());
+    made_of.update(profile.as_bytes()).update(FEATURES.as_bytes()).update(compiler.as_bytes());
     for place in SOURCES {
         let mut files = Vec::new();
         list(&repository_root().join(place), &mut files)?;

@@ -57,11 +57,15 @@ use crate::tuner::learned::InitialState;
 /// Reasons of a sidecar's warnings that become Events on its pod under their own name; other
 /// warnings become `SidecarWarning`. Reports that are no warnings create no Event: each edit of a
 /// policy would create one on every one of up to ten thousand pods.
-const WARNINGS: [(&str, &str); 3] = [
+const WARNINGS: [(&str, &str); 4] = [
     ("ConfigRefused", "ConfigRefused"),
     ("ConfigPartlyUnknown", "ConfigPartlyUnknown"),
     ("SteppedAside", "SteppedAside"),
+    ENGINE_DEVICE,
 ];
+/// The report about the device of an engine, which becomes an Event in any case: a pod sends it once,
+/// when its model is loaded.
+const ENGINE_DEVICE: (&str, &str) = ("EngineDevice", "EngineDevice");
 
 /// Dependencies of [`SidecarController`].
 #[derive(Debug, Clone)]
@@ -298,12 +302,11 @@ impl ControllerStreamHandler for SidecarController {
         if event.reason == "ConfigRefused" {
             self.state().registry.on_rejected(pod, &event.hash, &event.message);
         }
-        let reason = WARNINGS.iter().find(|(word, _)| *word == event.reason).map(|(_, reason)| *reason);
-        let reason = if event.warning { reason.or(Some("SidecarWarning")) } else { None };
+        let Some((reason, warning)) = event_type(&event) else { return };
         let key = ObjectKey::new(&pod.namespace, &pod.name);
         let world = self.needs.shared.world();
-        if let (Some(reason), Some(about)) = (reason, world.find_pod(&key, &pod.uid)) {
-            let notice = EventNotice::warning(EventTarget::pod(&about.meta), reason, event.message);
+        if let Some(about) = world.find_pod(&key, &pod.uid) {
+            let notice = EventNotice { about: EventTarget::pod(&about.meta), warning, reason, note: event.message };
             if self.needs.notices.try_send(notice).is_err() {
                 self.needs.metrics.record_event(EventResult::Dropped);
             }
@@ -316,8 +319,36 @@ impl ControllerStreamHandler for SidecarController {
     }
 }
 
+/// Returns the reason of the Event for a report of a sidecar, and whether it is a warning; `None` if
+/// it creates no Event.
+fn event_type(event: &SidecarEvent) -> Option<(&'static str, bool)> {
+    let known = WARNINGS.iter().find(|(word, _)| *word == event.reason).map(|(_, reason)| *reason);
+    match known {
+        Some(reason) if event.warning || reason == ENGINE_DEVICE.1 => Some((reason, event.warning)),
+        None if event.warning => Some(("SidecarWarning", true)),
+        Some(_) | None => None,
+    }
+}
+
 impl fmt::Debug for SidecarController {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sidecars").field("streams", &self.streams).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_and_the_device_of_an_engine_become_events() {
+        let of = |reason: &str, warning| {
+            event_type(&SidecarEvent { reason: reason.to_owned(), warning, ..SidecarEvent::default() })
+        };
+        assert_eq!(of("ConfigRefused", true), Some(("ConfigRefused", true)));
+        assert_eq!(of("CrashGuard", true), Some(("SidecarWarning", true)));
+        assert_eq!(of("ConfigApplied", false), None);
+        assert_eq!(of("EngineDevice", false), Some(("EngineDevice", false)));
+        assert_eq!(of("EngineDevice", true), Some(("EngineDevice", true)));
     }
 }

@@ -52,6 +52,14 @@ impl Model {
         Ok(Self { name: root.name(), config, pooling, normalizes, prompts, tokenizer, weights })
     }
 
+    /// Lowers the maximum number of tokens of a sequence. A higher one than that of the model has no
+    /// effect.
+    #[must_use]
+    pub fn with_tokens_max(mut self, tokens_max: usize) -> Self {
+        self.tokenizer.limit_tokens(tokens_max);
+        self
+    }
+
     /// Name of the directory.
     #[must_use]
     pub fn name(&self) -> &str {

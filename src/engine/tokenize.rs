@@ -148,6 +148,11 @@ impl TextTokenizer {
         })
     }
 
+    /// Lowers the maximum number of tokens of a sequence.
+    pub(crate) fn limit_tokens(&mut self, tokens_max: usize) {
+        self.tokens_max = self.tokens_max.min(tokens_max);
+    }
+
     /// Maximum number of tokens of a sequence, with those that the model adds.
     #[must_use]
     pub fn tokens_max(&self) -> usize {

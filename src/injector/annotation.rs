@@ -1,8 +1,8 @@
 //! Parser of the annotations with which a user changes the settings of a pod.
 //!
-//! The annotations form an allowlist, each with a type. Image, security context and mounts are not
-//! part of it: write access to pods must not include the choice of the code that runs beside the
-//! model.
+//! The annotations form an allowlist, each with a type. Image and security context are not part of
+//! it: write access to pods must not include the choice of the code that runs beside the model. Nor
+//! are mounts, except for that of a model: a volume of the pod itself, mounted read-only.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use super::app_listen::{APP_LISTEN, AppListen};
 use super::message::{describe_value, quoting_hint};
 use super::ports::CAPTURED_MAX;
 use super::recipe::RecipeChoice;
-use super::{AnnotationError, InjectionErrorCode, KeyLocation};
-use crate::api::v1alpha1::{CaptureMode, Mode, NativeSidecar, PortRef};
+use super::{AnnotationError, InjectionErrorCode, KeyLocation, engine, shape};
+use crate::api::v1alpha1::{CaptureMode, EngineDevice, Mode, NativeSidecar, PortRef};
 use crate::config::quantity::{CPU, MEMORY};
 use crate::config::{self, parse_duration};
 
@@ -23,7 +23,7 @@ use crate::config::{self, parse_duration};
 const PREFIX: &str = "groupage.dev/";
 
 /// Annotations that a user may set, besides `inject`.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 15] = [
     "capture",
     "ports",
     "app-listen",
@@ -36,6 +36,9 @@ const KEYS: [&str; 12] = [
     "mode",
     "drain-timeout",
     "native-sidecar",
+    "engine",
+    "engine-device",
+    "engine-volume",
 ];
 
 /// Maximum number of ports that one pod may list, equal to the maximum that is captured.
@@ -60,6 +63,11 @@ pub(super) struct AnnotationValues {
     pub(super) log_level: Option<String>,
     pub(super) drain_timeout: Option<Duration>,
     pub(super) native: Option<NativeSidecar>,
+    /// Directory of a model.
+    pub(super) engine: Option<String>,
+    pub(super) engine_device: Option<EngineDevice>,
+    /// Name of a volume.
+    pub(super) engine_volume: Option<String>,
 }
 
 /// A parser for the annotations of one pod that collects their problems.
@@ -82,6 +90,7 @@ impl<'a> AnnotationReader<'a> {
         let cpu = |text: &str| CPU.contains(text).then(|| text.to_owned());
         let memory = |text: &str| MEMORY.contains(text).then(|| text.to_owned());
         let level = |text: &str| config::is_log_level(text).then(|| text.to_owned());
+        let volume = |text: &str| shape::is_dns_label(text).then(|| text.to_owned());
         AnnotationValues {
             policy: self.read("policy", "the name of a BatchPolicy", name),
             mode: self.read("mode", "Batch, Observe or Passthrough", word::<Mode>),
@@ -95,6 +104,9 @@ impl<'a> AnnotationReader<'a> {
             log_level: self.read("log-level", "a level such as info, or a log filter", level),
             drain_timeout: self.read("drain-timeout", "a duration such as 25s", drain),
             native: self.read("native-sidecar", "Auto, Always or Never", word::<NativeSidecar>),
+            engine: self.read("engine", engine::MODEL_PATH, engine::parse_path),
+            engine_device: self.read("engine-device", "Auto, Cpu or Cuda", word::<EngineDevice>),
+            engine_volume: self.read("engine-volume", "the name of a volume of the pod", volume),
         }
     }
 
@@ -172,8 +184,8 @@ pub(super) fn runtime_settings(annotations: &BTreeMap<String, String>) -> (Optio
 /// Parses an enumeration value, ignoring case.
 fn word<T: serde::de::DeserializeOwned + Copy>(text: &str) -> Option<T> {
     // Every enumeration is in CamelCase, so the value alone determines its canonical spelling.
-    const WORDS: [&str; 9] =
-        ["Batch", "Observe", "Passthrough", "Auto", "Named", "Loopback", "Redirect", "Always", "Never"];
+    const WORDS: [&str; 11] =
+        ["Batch", "Observe", "Passthrough", "Auto", "Named", "Loopback", "Redirect", "Always", "Never", "Cpu", "Cuda"];
     let known = WORDS.into_iter().find(|word| word.eq_ignore_ascii_case(text))?;
     serde_json::from_value(Value::from(known)).ok()
 }

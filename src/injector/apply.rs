@@ -12,6 +12,7 @@ use super::access::{as_integer, at, list, map_mut, text};
 use super::allocator::PortAllocator;
 use super::capture::{self, CapturePlan};
 use super::effective::InjectionSettings;
+use super::engine::EnginePlan;
 use super::planned::{PlannedPort, PortCapture};
 use super::recipe::{self, RecipeMatch};
 use super::resources::SidecarResources;
@@ -43,6 +44,8 @@ struct InjectionPlan {
     native: bool,
     numbers: PortAllocator,
     planned: Vec<PlannedPort>,
+    /// The model that the sidecar executes. It then captures no port.
+    engine: Option<EnginePlan>,
     recipes: Vec<RecipeMatch>,
     notes: Vec<String>,
     resources: SidecarResources,
@@ -128,8 +131,13 @@ impl InjectionPlan {
     fn new(inputs: InjectionInputs<'_>, warnings: &mut Vec<String>) -> Result<Self, SkippedPod> {
         let InjectionInputs { original, context, overrides, .. } = inputs;
         let listen_container = overrides.app_listen.as_ref().and_then(|app_listen| app_listen.container.as_deref());
-        let candidates =
-            candidates::choose(original, &context.referrers, &overrides.ports, listen_container, warnings)?;
+        let engine = overrides.engine.as_ref();
+        let engine =
+            engine.map(|settings| EnginePlan::new(original, context, settings, &overrides.ports)).transpose()?;
+        let candidates = match &engine {
+            Some(engine) => engine.candidates(),
+            None => candidates::choose(original, &context.referrers, &overrides.ports, listen_container, warnings)?,
+        };
         let native = overrides.is_native(context);
         if !native && is_job(original, context) {
             return Err(SkipReason::JobNeedsNativeSidecar.with_detail(
@@ -137,14 +145,19 @@ impl InjectionPlan {
             ));
         }
         let mut numbers = PortAllocator::new(original, &candidates)?;
-        let CapturePlan { ports: planned, recipes, warnings: about_capture, notes } =
-            capture::plan(original, context, overrides, candidates, &mut numbers)?;
+        let CapturePlan { ports: planned, recipes, warnings: about_capture, notes } = match &engine {
+            Some(_) => CapturePlan::default(),
+            None => capture::plan(original, context, overrides, candidates, &mut numbers)?,
+        };
         warnings.extend(about_capture);
-        let resources = resources::plan(original, overrides, context)?;
+        let mut resources = resources::plan(original, overrides, context)?;
+        if let Some(engine) = &engine {
+            engine.add_gpu(&mut resources.value);
+        }
         let token = choose_token(inputs);
         let snapshot = policy::initial_config_json(overrides, context, warnings);
         let grace = as_integer(at(original, &["spec", "terminationGracePeriodSeconds"])).unwrap_or(GRACE_DEFAULT);
-        Ok(Self { native, numbers, planned, recipes, notes, resources, token, snapshot, grace })
+        Ok(Self { native, numbers, planned, engine, recipes, notes, resources, token, snapshot, grace })
     }
 
     const fn describe_form(&self) -> &'static str {
@@ -168,6 +181,7 @@ impl InjectionPlan {
             form: if self.native { "native" } else { "classic" }.to_owned(),
             capture: self.planned.into_iter().map(captured).collect(),
             recipes: self.recipes.iter().map(|recipe| recipe.name().to_owned()).collect(),
+            engine: self.engine.as_ref().map(EnginePlan::status),
             metrics: self.numbers.metrics,
             admin: self.numbers.admin,
             policy: overrides.policy.as_ref().map(|policy| policy.name.clone()),
@@ -189,6 +203,9 @@ impl PodDraft {
         let metrics = plan.numbers.metrics;
         self.move_names(&plan.planned);
         self.apply_app_listen(original, overrides, &plan.planned);
+        if let Some(lowest) = plan.engine.as_ref().and_then(EnginePlan::lowest_port) {
+            self.allow_low_port(original, lowest);
+        }
         self.apply_recipes(&plan.recipes, &plan.planned);
         self.report.facts.extend(recipe::merged_calls(original, |container| plan.is_captured(container)));
         self.report.facts.extend_from_slice(&plan.notes);
@@ -204,6 +221,7 @@ impl PodDraft {
             context: inputs.context,
             overrides: inputs.overrides,
             planned: &plan.planned,
+            engine: plan.engine.as_ref(),
             numbers: &plan.numbers,
             resources: &plan.resources.value,
             native: plan.native,
@@ -223,6 +241,7 @@ impl PodDraft {
         self.report.facts.extend_from_slice(&plan.resources.notes);
         self.report.warnings.extend_from_slice(&plan.resources.warnings);
         report::describe(&mut self.report, &plan.planned, overrides, plan.grace);
+        self.report.facts.extend(plan.engine.iter().flat_map(EnginePlan::facts));
         let policy = overrides.policy.as_ref()?;
         self.report.warnings.extend(policy::missing_profile(&policy.spec, context));
         policy::profile(&policy.spec, context).map(|profile| profile.name.clone())

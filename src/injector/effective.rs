@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::app_listen::AppListen;
+use super::engine::EngineSettings;
 use super::recipe::RecipeChoice;
 use super::{InjectionContext, NamedPolicy};
 use crate::api::v1alpha1::{CaptureMode, Mode, NativeSidecar, PortRef};
@@ -26,6 +27,8 @@ pub(super) struct InjectionSettings {
     pub(super) drain_timeout: Option<Duration>,
     /// `None` uses the mode of the policy, otherwise that of the installation.
     pub(super) mode: Option<Mode>,
+    /// The model that the sidecar executes; `None` for a sidecar in front of a model server.
+    pub(super) engine: Option<EngineSettings>,
     /// The policy of this pod.
     pub(super) policy: Option<NamedPolicy>,
 }

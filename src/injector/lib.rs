@@ -29,6 +29,7 @@ mod context;
 mod converge;
 mod probe_ports;
 mod effective;
+mod engine;
 mod argument_edit;
 mod recovery;
 mod message;

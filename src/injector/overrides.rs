@@ -7,13 +7,14 @@
 
 use serde_json::Value;
 
-use super::annotation::{AnnotationReader, PORTS_MAX, drain};
+use super::annotation::{AnnotationReader, AnnotationValues, PORTS_MAX, drain};
 use super::app_listen::{AppListen, POLICY_LISTENS};
 use super::effective::InjectionSettings;
+use super::engine::{EngineSettings, MODEL_PATH};
 use super::recipe::RecipeChoice;
 use super::status::InjectionStatus;
-use super::{AnnotationError, InjectionContext, listen_target, message, policy};
-use crate::api::v1alpha1::{CaptureMode, NativeSidecar, OpenEnum, PortRef};
+use super::{AnnotationError, InjectionContext, NamedPolicy, listen_target, message, policy};
+use crate::api::v1alpha1::{CaptureMode, EngineDevice, NativeSidecar, OpenEnum, PortRef};
 use crate::config;
 use crate::config::quantity::{CPU, MEMORY};
 
@@ -31,6 +32,7 @@ pub(super) fn read(
     let mut warnings = reader.check_keys();
     let own = reader.values();
     let policy = policy::select_policy(pod, context, own.policy.as_deref(), &mut warnings).cloned();
+    let engine = read_engine(&own, policy.as_ref(), &mut reader, &mut warnings);
     let under = policy.as_ref().and_then(|policy| policy.spec.injection.clone()).unwrap_or_default();
     let ports = own.ports.unwrap_or_else(|| valid_ports(under.ports));
     let settle = |app_listen: AppListen| with_container(app_listen, pod, known, &context.referrers, &ports);
@@ -64,9 +66,40 @@ pub(super) fn read(
         native: own.native.or_else(|| supported_value(under.native_sidecar)).unwrap_or(NativeSidecar::Auto),
         drain_timeout: own.drain_timeout.or_else(|| drain(&under.drain_timeout?.0)),
         mode: own.mode,
+        engine,
         policy,
     };
     Ok((settings, warnings))
+}
+
+/// Returns the settings of the engine: the model of the annotation, otherwise that of the policy;
+/// `None` if neither names one.
+fn read_engine(
+    own: &AnnotationValues,
+    policy: Option<&NamedPolicy>,
+    reader: &mut AnnotationReader<'_>,
+    warnings: &mut Vec<String>,
+) -> Option<EngineSettings> {
+    let under = policy.and_then(|policy| policy.spec.engine.clone()).unwrap_or_default();
+    let Some(model) = own.engine.clone().or(under.model) else {
+        if own.engine_device.is_some() || own.engine_volume.is_some() {
+            warnings.push(
+                "groupage.dev/engine-device and groupage.dev/engine-volume are not used: set groupage.dev/engine, or engine.model of the policy, to the directory of a model".to_owned(),
+            );
+        }
+        return None;
+    };
+    if own.capture.is_some() || own.app_listen.is_some() || own.recipe.is_some() {
+        warnings.push(
+            "groupage.dev/capture, groupage.dev/app-listen and groupage.dev/recipe are not used: a sidecar that executes a model captures no port".to_owned(),
+        );
+    }
+    let device = own.engine_device.or_else(|| supported_value(under.device)).unwrap_or(EngineDevice::Auto);
+    let settings = EngineSettings { model, device, volume: own.engine_volume.clone() };
+    if own.engine.is_some() && settings.lacks_volume() {
+        reader.record_invalid("engine", MODEL_PATH);
+    }
+    Some(settings)
 }
 
 /// Returns a value that this version supports. A newer one in a policy leaves the default, so that

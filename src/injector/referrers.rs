@@ -193,6 +193,14 @@ pub(super) fn numbers(pod: &Value, objects: &[Value], headless: bool) -> Vec<u16
     found
 }
 
+/// Returns the port names that Services refer to.
+pub(super) fn target_names(pod: &Value, objects: &[Value]) -> Vec<String> {
+    let labels = at(pod, &["metadata", "labels"]);
+    let services = objects.iter().filter(|object| text(object, &["kind"]) == Some("Service"));
+    let ports = services.filter(|object| selects(object, labels)).flat_map(service_ports);
+    ports.filter_map(|port| target_port(port).as_str().map(str::to_owned)).collect()
+}
+
 /// Returns the ports of a Service that refer to this target number, as index and Service port. A
 /// headless Service has none, because its clients connect to the pods directly.
 pub(super) fn by_number(object: &Value, port: u16) -> Vec<(usize, u16)> {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::access::{at, list, text};
 use super::effective::InjectionSettings;
-use super::{InjectionContext, SkipReason, SkippedPod};
+use super::{InjectionContext, SkipReason, SkippedPod, engine};
 use crate::config::quantity::{self, Milli};
 
 /// Default CPU of a sidecar in a Guaranteed pod. It is also the limit there, and at 50m a call
@@ -78,15 +78,21 @@ fn choose_amounts(
 ) -> SidecarAmounts {
     let defaults = &context.sidecar;
     let read = |text: &str| quantity::parse(text).unwrap_or_default();
-    let default_cpu = if guaranteed { GUARANTEED_CPU } else { &defaults.cpu_request };
+    let (default_cpu, default_memory, default_limit) = match &overrides.engine {
+        Some(_) => (engine::CPU_REQUEST, engine::MEMORY_REQUEST, engine::MEMORY_LIMIT),
+        None => {
+            let cpu = if guaranteed { GUARANTEED_CPU } else { defaults.cpu_request.as_str() };
+            (cpu, defaults.memory_request.as_str(), defaults.memory_limit.as_str())
+        }
+    };
     let cpu = read(overrides.cpu_request.as_deref().unwrap_or(default_cpu));
-    let mut limit = read(overrides.memory_limit.as_deref().unwrap_or(&defaults.memory_limit));
+    let mut limit = read(overrides.memory_limit.as_deref().unwrap_or(default_limit));
     let requested = overrides.memory_request.as_deref().map(read);
     if overrides.memory_limit.is_none() {
         // A memory request without a limit raises the limit to the request.
         limit = limit.max(requested.unwrap_or_default());
     }
-    let memory = requested.unwrap_or_else(|| read(&defaults.memory_request)).min(limit);
+    let memory = requested.unwrap_or_else(|| read(default_memory)).min(limit);
     if requested.is_some_and(|requested| requested > memory) {
         notes.push("memory-request is above memory-limit: the limit is used for both".to_owned());
     }

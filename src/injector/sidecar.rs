@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::access::{as_integer, at};
 use super::allocator::PortAllocator;
 use super::effective::InjectionSettings;
+use super::engine::{self, EnginePlan};
 use super::names::{DRAIN_TOKEN, STATE_VOLUME, TOKEN_VOLUME};
 use super::planned::{PlannedPort, PortCapture};
 use super::{CONTAINER, InjectionContext, REDIRECT};
@@ -28,6 +29,8 @@ pub(super) struct ManifestInputs<'a> {
     pub(super) context: &'a InjectionContext,
     pub(super) overrides: &'a InjectionSettings,
     pub(super) planned: &'a [PlannedPort],
+    /// The model that the sidecar executes.
+    pub(super) engine: Option<&'a EnginePlan>,
     pub(super) numbers: &'a PortAllocator,
     pub(super) resources: &'a Value,
     pub(super) native: bool,
@@ -52,18 +55,16 @@ impl ManifestInputs<'_> {
             "env": self.env(),
             "ports": self.ports(),
             // The probe checks only the proxy. A native sidecar delays the start of the
-            // application, so a probe that waited for the model would deadlock.
-            "startupProbe": self.probe("/livez", 1, 60),
+            // application, so a probe that waited for the model would deadlock. Readiness waits for
+            // the model, also for one that the sidecar executes.
+            "startupProbe": self.probe("/livez", 1, if self.engine.is_some() { engine::START_SECONDS } else { 60 }),
             "readinessProbe": self.probe("/readyz", 2, 1),
             "livenessProbe": self.probe("/livez", 10, 3),
             "lifecycle": {"preStop": {"exec": {"command": ["/groupage", "drain", "--admin", self.admin()]}}},
             "resources": self.resources,
             "securityContext": self.security_context(),
             "terminationMessagePolicy": "FallbackToLogsOnError",
-            "volumeMounts": [
-                {"name": TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": true},
-                {"name": STATE_VOLUME, "mountPath": STATE_PATH},
-            ],
+            "volumeMounts": self.volume_mounts(),
         });
         if self.native {
             container["restartPolicy"] = json!("Always");
@@ -103,8 +104,18 @@ impl ManifestInputs<'_> {
         }))
     }
 
+    fn volume_mounts(&self) -> Vec<Value> {
+        let mut mounts = vec![
+            json!({"name": TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": true}),
+            json!({"name": STATE_VOLUME, "mountPath": STATE_PATH}),
+        ];
+        mounts.extend(self.engine.map(|engine| engine.volume_mount().clone()));
+        mounts
+    }
+
     fn args(&self) -> Vec<String> {
         let mut args = vec!["proxy".to_owned()];
+        args.extend(self.engine.iter().flat_map(|engine| engine.args()).map(|text| escape_expansion(&text)));
         for planned in self.planned {
             let name = planned.port.name.as_deref().unwrap_or_default();
             let listen = match planned.mode {
@@ -144,6 +155,10 @@ impl ManifestInputs<'_> {
             value("GROUPAGE_GRACE", &format!("{}s", self.grace)),
             value(DRAIN_TOKEN, self.token),
         ];
+        if self.engine.is_some_and(EnginePlan::needs_gpu) {
+            // The runtime of NVIDIA provides the driver library only with `compute`.
+            env.push(value("NVIDIA_DRIVER_CAPABILITIES", "compute,utility"));
+        }
         if let Some(controller) = &self.context.controller {
             env.push(value("GROUPAGE_CONTROLLER", &controller.address));
             if !controller.ca.is_empty() {
@@ -156,11 +171,13 @@ impl ManifestInputs<'_> {
     fn ports(&self) -> Vec<Value> {
         let mut ports: Vec<Value> = Vec::new();
         let mut names = vec![METRICS_NAME];
-        for planned in
-            self.planned.iter().filter(|planned| !matches!(planned.mode, PortCapture::Loopback | PortCapture::Moved))
-        {
-            let port = || json!({"containerPort": planned.listen, "protocol": "TCP"});
-            let moved = planned.names();
+        let captured =
+            self.planned.iter().filter(|planned| !matches!(planned.mode, PortCapture::Loopback | PortCapture::Moved));
+        let captured = captured.map(|planned| (planned.listen, planned.names()));
+        let own = self.engine.iter().flat_map(|engine| &engine.ports);
+        let own = own.map(|port| (port.number, port.names.iter().map(String::as_str).collect()));
+        for (number, moved) in captured.chain(own) {
+            let port = || json!({"containerPort": number, "protocol": "TCP"});
             if moved.is_empty() {
                 ports.push(port());
             }

@@ -39,6 +39,10 @@ pub enum SkipReason {
     RedirectMeshed,
     /// The pod-level `resources` leave no room for the sidecar.
     NoRoom,
+    /// No volume of the pod has the model that the sidecar is to execute.
+    NoModelVolume,
+    /// A container declares the port on which the sidecar is to serve its model.
+    EnginePortTaken,
 }
 
 // === impl SkipReason ===
@@ -68,6 +72,8 @@ impl SkipReason {
             Self::RedirectForbidden => "`Redirect` is requested, but the installation or Pod Security forbids it",
             Self::RedirectMeshed => "`Redirect` is requested, but a mesh already redirects",
             Self::NoRoom => "the pod's own `resources` leave no room for the sidecar",
+            Self::NoModelVolume => "the sidecar is to execute a model, and no volume of the pod has its directory",
+            Self::EnginePortTaken => "the sidecar is to execute a model, and a container declares the port for it",
         }
     }
 

@@ -25,6 +25,9 @@ pub(super) struct InjectionStatus {
     /// Names of the recipes that were applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) recipes: Vec<String>,
+    /// The model that the sidecar executes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) engine: Option<EngineStatus>,
     /// Port number of `/metrics`.
     pub(super) metrics: u16,
     /// Port number of `/api`, on loopback.
@@ -64,6 +67,19 @@ pub(super) struct CapturedPort {
     /// Traffic that bypasses the sidecar.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) bypass: Vec<String>,
+}
+
+/// A model that the sidecar executes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct EngineStatus {
+    /// Directory of the model.
+    pub(super) model: String,
+    /// Volume of the pod that has the model.
+    pub(super) volume: String,
+    /// Requested device.
+    pub(super) device: String,
+    /// Ports on which the sidecar serves the model.
+    pub(super) ports: Vec<u16>,
 }
 
 /// Undo record: the changes in the user's own part of the pod.

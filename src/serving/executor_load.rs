@@ -2,14 +2,10 @@
 //! cannot execute the model and is not required.
 
 use groupage_engine::{
-    CpuExecutor, CpuOptions, CudaLoadError, CudaOptions, DeviceChoice, Executor, LoadError, MemoryLimit, Model,
-    open_gpu_executor,
+    CpuExecutor, CudaLoadError, CudaOptions, DeviceChoice, Executor, LoadError, MemoryLimit, Model, open_gpu_executor,
 };
 
 use crate::model::ServedModel;
-
-/// Number of cores from which on one is left to the threads that serve connections.
-const SHARED_CORES_MAX: usize = 2;
 
 /// Settings of the executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -90,8 +86,7 @@ fn load_with(
 }
 
 fn load_on_cpu(model: &ServedModel) -> Result<Box<dyn Executor>, LoadError> {
-    let options = CpuOptions { threads: Some(executor_threads()), tokens_max: model.batch_tokens_max() };
-    Ok(Box::new(CpuExecutor::new(model.model(), options)?))
+    Ok(Box::new(CpuExecutor::new(model.model(), model.cpu_options())?))
 }
 
 /// Creates the executor for batches of the usual size, or else for the largest ones for which there
@@ -109,14 +104,6 @@ fn load_on_gpu(
         }
         result => result,
     }
-}
-
-/// Number of threads of the executor on the CPU: one a core that this process may use, which
-/// includes the CPU quota of its control group. Of more than two cores, one is left to the threads
-/// that serve connections, parse and tokenise.
-fn executor_threads() -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if cores > SHARED_CORES_MAX { cores - 1 } else { cores }
 }
 
 #[cfg(test)]

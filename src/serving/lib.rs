@@ -39,5 +39,5 @@ pub use model::ServedModel;
 pub use prepared::{InputSequence, PreparedCall};
 pub use route::{ModelRoute, RouteError};
 pub use routes::prepare_call;
-pub use server::{EngineParts, EngineServer};
+pub use server::{DeviceNote, EngineParts, EngineServer, LoadedDevice};
 pub use worker::ExecutionFailure;

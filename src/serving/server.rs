@@ -29,8 +29,28 @@ use crate::prepared::InputSequence;
 use crate::routes::views::CONCURRENT_CALLS_MAX;
 use crate::worker::{ExecutedJob, ExecutionFailure, WorkerHandle, WorkerState};
 
+/// Begin of the kernels in the report of an executor on the CPU.
+const CPU: &str = "CPU";
 /// Value of the server's name in its identity.
 const SERVER: &str = concat!("groupage-engine/", env!("CARGO_PKG_VERSION"));
+
+/// The device that was chosen for the executor.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeviceNote {
+    /// `true` for a GPU.
+    pub is_gpu: bool,
+    /// Reason of the choice.
+    pub reason: String,
+}
+
+/// The device on which a model is executed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadedDevice {
+    /// Description for people, with the reason.
+    pub description: String,
+    /// `true` if a GPU was chosen and cannot execute the model.
+    pub is_fallback: bool,
+}
 
 /// Components of the process that the server uses.
 #[derive(Debug, Clone)]
@@ -45,6 +65,8 @@ pub struct EngineParts {
     pub body_idle_timeout: Duration,
     /// Maximum number of calls that `verify` executes again, in millionths of the number of calls.
     pub replay_ppm: u32,
+    /// The chosen device, for reports.
+    pub device: DeviceNote,
 }
 
 /// A model server in this process. Cheap to clone.
@@ -141,6 +163,12 @@ impl EngineServer {
         self.inner.is_ready()
     }
 
+    /// Resolves with the device when the weights are packed; with `None` if they cannot be.
+    pub async fn loaded(&self) -> Option<LoadedDevice> {
+        let report = self.inner.worker.loaded().await?;
+        Some(describe_device(self.inner.model.name(), &self.inner.parts.device, &report))
+    }
+
     /// Resolves when the executor has failed. No call can be answered from then on, so the process
     /// has to end.
     pub async fn failed(&self) {
@@ -174,6 +202,7 @@ impl EngineServer {
             "batch_tokens_max": model.batch_tokens_max(),
             "state": state,
             "executor": executor,
+            "device_reason": self.inner.parts.device.reason,
         })
     }
 }
@@ -203,6 +232,20 @@ impl EngineInner {
             }
         }
     }
+}
+
+/// Describes the device of an executor, which the name of its kernels begins with.
+fn describe_device(model: &str, chosen: &DeviceNote, report: &ExecutorReport) -> LoadedDevice {
+    let on_cpu = report.kernels.starts_with(CPU);
+    let is_fallback = chosen.is_gpu && on_cpu;
+    let ExecutorReport { kernels, threads, .. } = report;
+    let executed = if on_cpu {
+        format!("the model {model} is executed on the CPU ({kernels}, {threads} threads)")
+    } else {
+        format!("the model {model} is executed on a GPU ({kernels})")
+    };
+    let reason = if is_fallback { "the GPU cannot execute it: see the log of the sidecar" } else { &chosen.reason };
+    LoadedDevice { description: format!("{executed}: {reason}"), is_fallback }
 }
 
 fn report_json(report: &ExecutorReport) -> Value {

@@ -146,6 +146,16 @@ impl WorkerHandle {
         self.state.borrow().clone()
     }
 
+    /// Resolves with the report of the executor once it is created; with `None` if it cannot be.
+    pub(crate) async fn loaded(&self) -> Option<Arc<ExecutorReport>> {
+        let mut state = self.state.clone();
+        let state = state.wait_for(|state| !matches!(state, WorkerState::Loading)).await.ok()?;
+        match &*state {
+            WorkerState::Ready(report) => Some(report.clone()),
+            WorkerState::Loading | WorkerState::Failed => None,
+        }
+    }
+
     /// Resolves when the executor has failed.
     pub(crate) async fn failed(&self) {
         let mut state = self.state.clone();

@@ -187,9 +187,26 @@ async fn the_state_of_the_engine_is_reported() {
         (&json!("bert"), &json!("ready"), &json!(16_384))
     );
     assert!(engine["executor"]["kernels"].as_str().unwrap().starts_with("CPU"), "{engine}");
+    assert!(!engine["device_reason"].as_str().unwrap().is_empty(), "{engine}");
     for message in ["device of the engine", "listening", "loading the model", "engine is ready"] {
         assert!(process.has_logged(message), "{message}");
     }
+}
+
+#[tokio::test]
+async fn a_policy_names_the_model_and_limits_the_length_of_inputs() {
+    let engine = json!({"model": process::model_folder("bert"), "device": "Cpu", "itemTokensMax": 9});
+    let process = EngineProcess::start_by_policy(&json!({"engine": engine}).to_string()).await;
+    let report = process.scheduler_report().await;
+    let engine = &report["engine"];
+    assert_eq!(
+        (&engine["sequence_tokens_max"], &engine["device_reason"]),
+        (&json!(9), &json!("the CPU is configured"))
+    );
+    let long = "b c ".repeat(20);
+    let refused = process.post("/embed", &json!({"inputs": long, "truncate": false})).await;
+    assert_eq!(refused.0, 413, "{refused:?}");
+    assert_eq!(process.post("/embed", &json!({"inputs": long, "truncate": true})).await.0, 200);
 }
 
 #[tokio::test]

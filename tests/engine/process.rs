@@ -41,13 +41,22 @@ impl EngineProcess {
 
     /// Starts the process with the model of a folder, and waits until it is ready.
     pub(super) async fn start_in(model: &Path, policy: Option<&str>) -> Self {
+        let mut command = command();
+        command.arg("--engine").arg(model);
+        Self::spawn(command, policy).await
+    }
+
+    /// Starts the process with the model that a policy names, and waits until it is ready.
+    pub(super) async fn start_by_policy(policy: &str) -> Self {
+        Self::spawn(command(), Some(policy)).await
+    }
+
+    async fn spawn(mut command: Command, policy: Option<&str>) -> Self {
         let file = policy.map(|text| {
             let file = tempfile::NamedTempFile::new().unwrap();
             std::fs::write(file.path(), text).unwrap();
             file
         });
-        let mut command = command();
-        command.arg("--engine").arg(model);
         if let Some(file) = &file {
             command.arg("--config").arg(file.path());
         }

@@ -54,6 +54,17 @@ fn the_files_of_a_model_are_reported() {
 }
 
 #[test]
+fn the_length_of_inputs_can_be_lowered_and_not_raised() {
+    let open = || Model::open(&goldens().join("bert")).unwrap();
+    let own = open().tokens_max();
+    assert_eq!(open().with_tokens_max(own + 1).tokens_max(), own);
+    let model = open().with_tokens_max(9);
+    let long = "fox ".repeat(20);
+    assert_eq!(model.tokenizer().encode_text(&long, true).unwrap().len(), 9);
+    assert!(matches!(model.tokenizer().encode_text(&long, false), Err(TokenError::TooLong { tokens_max: 9, .. })));
+}
+
+#[test]
 fn inputs_outside_of_the_limits_are_refused() {
     let model = Model::open(&goldens().join("roberta")).unwrap();
     let tokenizer = model.tokenizer();

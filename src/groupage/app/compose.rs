@@ -46,6 +46,7 @@ use self::drain_state::DrainTimes;
 #[cfg(feature = "engine")]
 pub(crate) use self::executor_choice::{ExecutorChoice, choose_executor};
 use self::limits::publish_limits;
+pub(super) use self::model_server::ModelServer;
 pub(super) use self::port::PortHandle;
 use self::port::{BoundPort, PortInputs, ReadyPort};
 use self::resources::ProcessResources;

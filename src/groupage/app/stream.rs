@@ -20,11 +20,11 @@ use std::time::Duration;
 
 use self::link::ControlLink;
 use self::stored_settings::StoredStreamState;
-use super::compose::RunningApp;
+use super::compose::{ModelServer, RunningApp};
 use super::sources::{InitialSettings, LoadedSettings, SettingsOrigin, SettingsSources};
 use super::state_dir::crash_guard::{CRASH_COUNT, CRASH_WINDOW};
 use crate::config::{CaBundle, ControllerEndpoint};
-use crate::control::client::{CaBundles, Client, ControlClientConfig, ControllerAddress, StreamTimeouts};
+use crate::control::client::{CaBundles, Client, ControlClientConfig, ControllerAddress, EventSender, StreamTimeouts};
 use crate::control::wire::SidecarEvent;
 
 /// State at the start: the controller's address and its last good settings.
@@ -92,8 +92,18 @@ impl StreamState {
                 ..SidecarEvent::default()
             });
         }
+        for port in control.ports() {
+            running.beside(report_device(port.upstream.clone(), link.stream.clone()));
+        }
         running.beside(client.run(link));
     }
+}
+
+/// Reports the device on which a model is executed, once it is loaded: a pod without a GPU runs on
+/// the CPU, which is visible in its latency only.
+async fn report_device(server: ModelServer, stream: EventSender) {
+    let Some((message, warning)) = server.engine_device().await else { return };
+    stream.send_event(SidecarEvent { reason: "EngineDevice".to_owned(), message, warning, ..SidecarEvent::default() });
 }
 
 /// Returns the message of the crash guard's Event while everything passes through.

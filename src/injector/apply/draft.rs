@@ -139,8 +139,16 @@ impl PodDraft {
                     .for_each(|setting| argument_edit::apply_override(own, &name, setting, undo, report));
             }
         }
-        let lowest = on_loopback.iter().map(|planned| planned.port.number).min();
-        let Some(lowest) = lowest.filter(|lowest| *lowest < UNPRIVILEGED_DEFAULT) else { return };
+        if let Some(lowest) = on_loopback.iter().map(|planned| planned.port.number).min() {
+            self.allow_low_port(original, lowest);
+        }
+    }
+
+    /// Adds the sysctl that allows the sidecar to bind its lowest port, if that is below 1024.
+    pub(super) fn allow_low_port(&mut self, original: &Value, lowest: u16) {
+        if lowest >= UNPRIVILEGED_DEFAULT {
+            return;
+        }
         let set = find_named(list(original, &["spec", "securityContext", "sysctls"]), UNPRIVILEGED_SYSCTL);
         if let Some(set) = set {
             let from = text(set, &["value"]).and_then(|value| value.trim().parse::<u16>().ok());

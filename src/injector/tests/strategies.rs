@@ -155,6 +155,18 @@ fn annotations() -> BoxedStrategy<Value> {
     ])
 }
 
+/// Draws the annotations of a sidecar that executes a model itself.
+fn engine_annotations() -> BoxedStrategy<Value> {
+    let more = object(vec![("groupage.dev/engine-device", word(&["Auto", "cuda"]).boxed())]);
+    (more, word(&["m", "/models/m", "/a/b/c"]))
+        .prop_map(|(mut annotations, model)| {
+            annotations["groupage.dev/engine"] = model;
+            annotations["groupage.dev/engine-volume"] = json!("v");
+            annotations
+        })
+        .boxed()
+}
+
 /// Draws a pod that can usually be injected.
 pub(super) fn pod() -> BoxedStrategy<Value> {
     let labels = object(vec![
@@ -174,8 +186,13 @@ pub(super) fn pod() -> BoxedStrategy<Value> {
         ("future", Just(json!({"kept": true})).boxed()),
     ]);
     let metadata = object(vec![("labels", labels), ("annotations", annotations()), ("name", word(&["p"]).boxed())]);
-    (metadata, spec, containers(&["a", "b", "linkerd-proxy"]), container("c"), prop::bool::weighted(0.9))
-        .prop_map(|(metadata, mut spec, mut all, more, has_metadata)| {
+    let engine = option::weighted(0.15, engine_annotations());
+    (metadata, spec, containers(&["a", "b", "linkerd-proxy"]), container("c"), prop::bool::weighted(0.9), engine)
+        .prop_map(|(mut metadata, mut spec, mut all, more, has_metadata, engine)| {
+            let annotations = metadata.get_mut("annotations").and_then(Value::as_object_mut);
+            if let (Some(annotations), Some(Value::Object(engine))) = (annotations, engine) {
+                annotations.extend(engine);
+            }
             all.as_array_mut().unwrap().push(more);
             spec["containers"] = all;
             let mut pod = Map::from_iter([("spec".to_owned(), spec)]);

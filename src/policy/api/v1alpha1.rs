@@ -29,7 +29,7 @@ pub use cluster::{
     LabelSelectorRequirement, LocalObjectReference, NumberBounds, PortRef, RolloutSpec, ShiftBounds, TargetRef,
     TuningBounds, TuningSpec,
 };
-pub use engine::EngineDevice;
+pub use engine::{EngineDevice, EngineSpec};
 pub use enums::{
     ArmAssignment, CallOrder, CaptureMode, ConnectionReuse, CostShare, Http2Mode, Idempotent, ItemClass, ItemForm,
     LateHandling, LogFormat, MergeRule, Mode, NativeSidecar, OnFailure, OnMismatch, OpenEnum, Preset, Protocol,
@@ -207,6 +207,10 @@ pub struct BatchPolicySpec {
     /// Injection of the sidecar into pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub injection: Option<InjectionSpec>,
+    /// A model that the sidecar or the proxy executes itself. It takes effect at its start, in a
+    /// cluster for new pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineSpec>,
     /// Settings of the proxy process. They take effect at its start. In an injected pod, `listen`,
     /// `upstream`, `tls`, `upstreamTls`, `admin`, `log` and `state` are set by the injection
     /// instead.

@@ -151,11 +151,12 @@ pub(super) fn parse_captures(overrides: &Overrides) -> Result<Vec<Capture>, Vec<
 
 /// Applies the defaults of a pod to values that are not set: probes connect from outside, callers
 /// are sent to other endpoints before the process ends, and it ends before the pod's grace period
-/// does. A longer drain limit is lowered.
+/// does. A longer drain limit is lowered. `flag` is the flag of the injector that they come from.
 pub(super) fn apply_pod_defaults(
     json: &mut Json,
     sources: &mut BTreeMap<String, SettingSource>,
     grace: Option<&Sourced<String>>,
+    flag: &'static str,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     let grace = match grace.map(|given| (given, parse_duration(&given.value))) {
@@ -172,7 +173,7 @@ pub(super) fn apply_pod_defaults(
     let most = grace.saturating_sub(GRACE_MARGIN).max(LIMIT_MIN);
     let duration = |json: &Json, path: &str| text(json, path).as_str().and_then(parse_duration);
     if !sources.contains_key("proxy.admin.metrics") {
-        put(json, sources, "proxy.admin.metrics", METRICS.to_owned(), SettingSource::Flag("--capture"));
+        put(json, sources, "proxy.admin.metrics", METRICS.to_owned(), SettingSource::Flag(flag));
     }
     let lowered = duration(json, "proxy.drain.limit").is_none_or(|limit| limit > most);
     match sources.contains_key("proxy.drain.limit") {
@@ -191,13 +192,7 @@ pub(super) fn apply_pod_defaults(
     if !sources.contains_key("proxy.drain.delay") {
         let limit = duration(json, "proxy.drain.limit").unwrap_or(most);
         // With a short grace period, some of it must remain for the calls that arrived last.
-        put(
-            json,
-            sources,
-            "proxy.drain.delay",
-            format_duration(DELAY.min(limit / 2)),
-            SettingSource::Flag("--capture"),
-        );
+        put(json, sources, "proxy.drain.delay", format_duration(DELAY.min(limit / 2)), SettingSource::Flag(flag));
     }
     findings
 }

@@ -1,8 +1,8 @@
 //! Differences between two policies, and the part of a new policy that a running process can apply.
 //!
-//! All keys except those under `proxy` may change while a process runs. The keys under `proxy` are
-//! used at startup (sockets, buffers, the log), so a change of them takes effect at the next start
-//! and is reported as pending until then.
+//! All keys except those under `engine` and `proxy` may change while a process runs. Those are used
+//! at startup (a model, sockets, buffers, the log), so a change of them takes effect at the next
+//! start and is reported as pending until then.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use serde::Serialize;
 use super::effective::Setting;
 use super::policy::Policy;
 
-/// Prefix of the settings that are fixed at startup.
-const FIXED: &str = "proxy.";
+/// Prefixes of the settings that are fixed at startup.
+const FIXED: [&str; 2] = ["engine.", "proxy."];
 
 /// A setting that differs between two policies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -29,13 +29,13 @@ pub struct SettingChange {
 
 impl Policy {
     /// Returns this policy as a process that was started with `started` can apply it, which is all
-    /// of it except the keys under `proxy`. Also returns the changes that are pending until the
+    /// of it except the keys under `engine` and `proxy`. Also returns the changes that are pending until the
     /// next start.
     #[must_use]
     pub fn hot_reload_onto(self, started: &Self) -> (Self, Vec<SettingChange>) {
         let pending = differences(startup_settings(started), startup_settings(&self));
-        // Keeps the order of the schema, in which `proxy` is last.
-        let hot = self.settings.iter().filter(|setting| !setting.path.starts_with(FIXED)).cloned();
+        // Keeps the order of the schema, in which these are last.
+        let hot = self.settings.iter().filter(|setting| !is_fixed(setting)).cloned();
         let settings = hot.chain(startup_settings(started).cloned()).collect();
         (Self { proxy: started.proxy.clone(), engine: started.engine.clone(), settings, ..self }, pending)
     }
@@ -49,7 +49,12 @@ impl Policy {
 }
 
 fn startup_settings(policy: &Policy) -> impl Iterator<Item = &Setting> {
-    policy.settings.iter().filter(|setting| setting.path.starts_with(FIXED))
+    policy.settings.iter().filter(|setting| is_fixed(setting))
+}
+
+/// Returns `true` for a setting that is fixed at startup.
+pub(super) fn is_fixed(setting: &Setting) -> bool {
+    FIXED.iter().any(|prefix| setting.path.starts_with(prefix))
 }
 
 fn differences<'a>(

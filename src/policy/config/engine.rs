@@ -17,6 +17,8 @@ pub struct EngineConfig {
     pub memory: Option<MemoryBudget>,
     /// `true` to refuse executors whose results depend on the batch.
     pub batch_invariant: bool,
+    /// Maximum number of tokens of an input; `None` for that of the model.
+    pub item_tokens_max: Option<u32>,
 }
 
 /// A limit on memory.
@@ -34,6 +36,12 @@ impl EngineConfig {
     /// Returns the settings of a model, with the defaults for all others.
     #[must_use]
     pub fn new(model: impl Into<PathBuf>) -> Self {
-        Self { model: model.into(), device: EngineDevice::Auto, memory: None, batch_invariant: false }
+        Self {
+            model: model.into(),
+            device: EngineDevice::Auto,
+            memory: None,
+            batch_invariant: false,
+            item_tokens_max: None,
+        }
     }
 }

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use http::Method;
 
-use self::engine::apply_engine;
 use self::sources::{apply_given, apply_machine_limits, merge_file};
 use super::capture::{self, RoutePort};
 use super::code::ConfigCode;
@@ -42,9 +41,7 @@ pub(super) fn build(
     // Flags and environment override the file. The limits of the machine apply last, to every
     // source.
     let captures = apply_given(&mut json, &mut sources, overrides)?;
-    if let Some(engine) = &overrides.engine {
-        engine::apply_defaults(&mut json, &mut sources, engine);
-    }
+    let executes_model = engine::apply_settings(&mut json, &mut sources, overrides, !captures.is_empty())?;
     apply_machine_limits(&mut json, &mut sources, machine);
     let mut settings = effective::list(&json, &sources);
     if !captures.is_empty() {
@@ -57,8 +54,10 @@ pub(super) fn build(
     let mut policy =
         policy(&spec, settings).map_err(|MissingDefault(key)| broken(key, format!("`{key}` has no default")))?;
     policy.proxy.captures = captures;
-    if let Some(engine) = &overrides.engine {
-        apply_engine(&mut policy, engine, overrides.engine_device.as_ref())?;
+    if executes_model {
+        engine::apply_to_routes(&mut policy);
+    } else {
+        policy.engine = None;
     }
     check_upstream_tls(&policy)?;
     Ok(policy)
@@ -113,7 +112,7 @@ fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> Resolved<Policy> {
             quarantine: time(failure.quarantine.as_ref(), "failure.quarantine")?,
         },
         verify: share(spec.verify.as_ref(), "verify")?,
-        engine: None,
+        engine: engine::resolve(spec.engine.as_ref())?,
         proxy: proxy(require(spec.proxy.as_ref(), "proxy")?)?,
         settings,
     })

@@ -68,6 +68,7 @@ pub(super) fn apply(check: &mut Validator, spec: &Json) {
             "the names of `weights` are shown by /api/config and the log: identify tenants by another header",
         );
     }
+    check_engine(check);
     check_shares(check, spec);
     check_hold_limits(check, spec);
     cluster::apply(check, spec);
@@ -79,6 +80,15 @@ pub(super) fn apply(check: &mut Validator, spec: &Json) {
         generic::apply(check, &path, route);
     }
     route::apply(check, spec);
+}
+
+/// Reports settings of an engine without a model.
+fn check_engine(check: &mut Validator) {
+    for key in ["device", "memory", "batchInvariant", "itemTokensMax"].map(|key| format!("engine.{key}")) {
+        if check.has(&key) && !check.has("engine.model") {
+            check.notice(&key, "engine.model is not set, so it applies only with --engine or groupage.dev/engine");
+        }
+    }
 }
 
 /// Checks that a drain has time left after its delay.

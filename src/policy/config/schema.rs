@@ -6,8 +6,8 @@
 
 use super::quantity::{CPU, MEMORY, QuantityRange};
 use super::text::{
-    ADDRESS, ADDRESS_OR_OFF, ANY, APP_LISTEN, CAPTURED_PORT, FIELD, FILE, HEADER, LEVEL, LOCAL_OR_OFF, METHOD, NAME,
-    PATH, POINTER, RECIPE, RESULT_WEIGHT, ROUTE_PATH, TextRule, UPSTREAM, WEIGHT,
+    ADDRESS, ADDRESS_OR_OFF, ANY, APP_LISTEN, CAPTURED_PORT, DEVICE_MEMORY, FIELD, FILE, HEADER, LEVEL, LOCAL_OR_OFF,
+    METHOD, NAME, PATH, POINTER, RECIPE, RESULT_WEIGHT, ROUTE_PATH, TextRule, UPSTREAM, WEIGHT,
 };
 
 /// A key of a map.
@@ -161,6 +161,7 @@ pub(super) static SPEC: &[SchemaKey] = &[
     cluster_only(optional("tuning", TUNING, "see the custom resource")),
     cluster_only(optional("rollout", ROLLOUT, "see the custom resource")),
     cluster_only(optional("injection", INJECTION, "see the custom resource")),
+    group("engine", ENGINE),
     group("proxy", PROXY),
 ];
 
@@ -296,6 +297,15 @@ const CLASS: &[SchemaKey] = &[
     key("latencyP99", Time(MS, HOUR), Absent("the route's or the policy's")),
     key("strict", Switch, Value("false")),
     key("filler", Switch, Value("false")),
+];
+
+const ENGINE: &[SchemaKey] = &[
+    text("model", &FILE, Absent("calls are sent to a model server")),
+    key("device", Word(&["Auto", "Cpu", "Cuda"], &[]), Value("Auto")),
+    text("memory", &DEVICE_MEMORY, Absent("85% of the free memory")),
+    key("batchInvariant", Switch, Value("false")),
+    // From a few words with what a model adds, up to the longest published context.
+    key("itemTokensMax", Int(8, 1 << 20), Absent("that of the model")),
 ];
 
 const PROXY: &[SchemaKey] = &[

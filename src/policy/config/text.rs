@@ -8,6 +8,7 @@ use http::HeaderName;
 use tracing_subscriber::EnvFilter;
 
 use super::app_listen;
+use super::units::{CHARS_MAX as CHARS_MAX_OF_UNITS, parse_share, parse_size};
 use super::upstream::UpstreamAddress;
 use crate::protocol::Pointer;
 
@@ -156,6 +157,17 @@ pub(super) const RECIPE: TextRule = TextRule {
     check: |text| {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
         ok(text.starts_with(|first: char| first.is_ascii_alphabetic()) && text.bytes().all(fits))
+    },
+};
+
+/// Memory on a device: a size, or a share of what is free.
+pub(super) const DEVICE_MEMORY: TextRule = TextRule {
+    allowed: "a size such as 4Gi (bytes, or Ki Mi Gi), or a share of the free memory such as 50%; not 0",
+    chars_max: CHARS_MAX_OF_UNITS,
+    pattern: r"^([0-9]+(Ki|Mi|Gi)?|0*(100(\.0{1,4})?|[0-9]{1,2}(\.[0-9]{1,4})?)%)$",
+    check: |text| {
+        let size = parse_size(text).is_some_and(|bytes| bytes > 0);
+        ok(size || parse_share(text).is_some_and(|share| share.ppm() > 0))
     },
 };
 

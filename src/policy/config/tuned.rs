@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use super::change::is_fixed;
 use super::effective::Setting;
 use super::env::SettingSource;
 use super::policy::{LimitsOverride, Policy};
@@ -118,7 +119,7 @@ impl Policy {
         match self.settings.iter_mut().find(|known| known.path == path) {
             Some(known) => *known = setting,
             None => {
-                let fixed = self.settings.iter().position(|known| known.path.starts_with("proxy."));
+                let fixed = self.settings.iter().position(is_fixed);
                 self.settings.insert(fixed.unwrap_or(self.settings.len()), setting);
             }
         }

@@ -14,7 +14,7 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 
 use super::{FakeExecutor, TestModel};
-use crate::{EngineParts, EngineServer};
+use crate::{DeviceNote, EngineParts, EngineServer};
 
 pub(super) fn parts() -> EngineParts {
     let clock = Clock::start();
@@ -24,6 +24,7 @@ pub(super) fn parts() -> EngineParts {
         metrics: Arc::new(Metrics::new("local")),
         body_idle_timeout: Duration::from_secs(60),
         replay_ppm: 100_000,
+        device: DeviceNote::default(),
     }
 }
 

@@ -321,6 +321,27 @@ fn the_snapshot_of_the_admission_is_in_effect_and_shown_as_such() {
     assert_eq!(setting(&settings, "mode"), of("Passthrough", "no settings"));
 }
 
+#[test]
+fn a_sidecar_that_executes_a_model_has_the_defaults_of_a_pod() {
+    let snapshot = json!({"engine": {"model": "/models/other", "itemTokensMax": 64}}).to_string();
+    let env = [("GROUPAGE_POLICY", snapshot.as_str()), ("GROUPAGE_GRACE", "60s")];
+    let flags = ["--engine=/models/m", "--engine-device=cpu", "--listen=[::]:8080"];
+    let settings = config_of(&env, &flags);
+    let shown = |path| setting(&settings, path);
+    let of = |value: &str, source: &str| (value.to_owned(), source.to_owned());
+    assert_eq!(shown("engine.model"), of("/models/m", "flag --engine"));
+    assert_eq!(shown("engine.device"), of("Cpu", "flag --engine-device"));
+    assert_eq!(shown("engine.itemTokensMax"), of("64", "snapshot"));
+    assert_eq!(shown("limits.slotsMax"), of("1", "flag --engine"));
+    assert_eq!(shown("proxy.listen"), of("[[::]:8080]", "flag --listen"));
+    assert_eq!(shown("proxy.admin.metrics"), of("[::]:9190", "flag --engine"));
+    assert_eq!(shown("proxy.drain.limit"), of("55s", "env GROUPAGE_GRACE"));
+    assert_eq!(shown("proxy.drain.delay"), of("5s", "flag --engine"));
+    // Outside a pod, the process has the defaults of any other.
+    let settings = config_of(&[], &flags);
+    assert_eq!(setting(&settings, "proxy.drain.delay"), of("0s", "default"));
+}
+
 /// Ends the process in good order. Three kills within a minute would count as crashes.
 async fn terminate(mut binary: Binary) {
     binary.signal(rustix::process::Signal::TERM);

@@ -3,8 +3,8 @@
 //! The core receives its limits first and confirms them; only then do new calls use the new routes,
 //! because a call may only name a scope that the core knows. Queued calls are dispatched under the
 //! new limits, calls in flight are untouched, and a call keeps the routes and headers that it began
-//! with. Settings below `proxy` are used only at the start; changes of them are reported as
-//! pending.
+//! with. Settings below `engine` and `proxy` are used only at the start; changes of them are reported
+//! as pending.
 //!
 //! After crashes (`state_dir::crash_guard`) everything passes through for a while, whatever the
 //! settings are. Settings that arrive meanwhile take effect afterwards. When and from where
@@ -83,7 +83,7 @@ impl SettingsHandle {
         }
     }
 
-    /// Puts new settings in force, except those below `proxy`.
+    /// Puts new settings in force, except those below `engine` and `proxy`.
     ///
     /// # Errors
     /// The reason why they cannot be applied. The previous settings stay in force.

@@ -13,7 +13,7 @@ mod served {
     use std::sync::Arc;
 
     use groupage_engine::{CpuExecutor, DeviceChoice, MemoryDemand, Model};
-    use groupage_serving::{ExecutorSettings, ServedModel};
+    use groupage_serving::{DeviceNote, ExecutorSettings, ServedModel};
 
     use super::super::executor_choice::choose_executor;
     use super::super::model_memory::ModelMemory;
@@ -26,16 +26,20 @@ mod served {
     pub(in crate::app::compose) struct EngineModel {
         pub(in crate::app::compose) served: Arc<ServedModel>,
         pub(in crate::app::compose) executor: ExecutorSettings,
+        pub(in crate::app::compose) device: DeviceNote,
     }
 
     impl EngineModel {
         /// Opens the model of a policy, and chooses the device that executes it.
         pub(in crate::app::compose) fn open(config: &EngineConfig) -> Result<Self, BoxError> {
-            let model = Model::open(&config.model).map_err(|error| format!("--engine: {error}"))?;
+            let mut model = Model::open(&config.model).map_err(|error| format!("--engine: {error}"))?;
+            if let Some(tokens_max) = config.item_tokens_max {
+                model = model.with_tokens_max(usize::try_from(tokens_max).unwrap_or(usize::MAX));
+            }
             let served = Arc::new(ServedModel::new(model, Clock::wall_micros() / 1_000_000));
             let choice = choose_executor(config)?;
             choice.log();
-            Ok(Self { served, executor: choice.settings })
+            Ok(Self { served, executor: choice.settings, device: choice.note() })
         }
 
         /// Returns the memory that the model will take in this process. On a GPU, its weights and

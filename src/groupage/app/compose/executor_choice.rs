@@ -1,7 +1,7 @@
 //! The choice of the device that executes the model of a policy.
 
 use groupage_engine::{DeviceChoice, DevicePreference, DeviceReport, MemoryLimit, NoDeviceError, choose_device};
-use groupage_serving::ExecutorSettings;
+use groupage_serving::{DeviceNote, ExecutorSettings};
 
 use crate::api::v1alpha1::EngineDevice;
 use crate::config::{EngineConfig, MemoryBudget};
@@ -38,6 +38,11 @@ pub(crate) fn choose_executor(config: &EngineConfig) -> Result<ExecutorChoice, B
 // === impl ExecutorChoice ===
 
 impl ExecutorChoice {
+    /// Returns the device and the reason for it.
+    pub(super) fn note(&self) -> DeviceNote {
+        DeviceNote { is_gpu: self.report.choice != DeviceChoice::Cpu, reason: self.report.reason.clone() }
+    }
+
     pub(super) fn log(&self) {
         let reason = &self.report.reason;
         match self.report.choice {
@@ -66,13 +71,14 @@ mod tests {
     #[test]
     fn settings_follow_the_policy() {
         let config = |device, memory| EngineConfig { device, memory, ..EngineConfig::new("/models/m") };
-        let choose_executor = |config: &EngineConfig| choose_executor(config).unwrap().settings;
+        let choose_executor = |config: &EngineConfig| choose_executor(config).unwrap();
         let cpu = choose_executor(&config(EngineDevice::Cpu, None));
-        assert_eq!(cpu, ExecutorSettings::default());
+        assert_eq!(cpu.settings, ExecutorSettings::default());
+        assert_eq!(cpu.note(), DeviceNote { is_gpu: false, reason: "the CPU is configured".to_owned() });
         let half = MemoryBudget::FreeShare(parse_share("50%").unwrap());
-        let shared = choose_executor(&config(EngineDevice::Cpu, Some(half)));
+        let shared = choose_executor(&config(EngineDevice::Cpu, Some(half))).settings;
         assert_eq!(shared.memory, MemoryLimit::FreeShare(500_000));
-        let bytes = choose_executor(&config(EngineDevice::Cpu, Some(MemoryBudget::Bytes(7))));
+        let bytes = choose_executor(&config(EngineDevice::Cpu, Some(MemoryBudget::Bytes(7)))).settings;
         assert_eq!(bytes.memory, MemoryLimit::Bytes(7));
     }
 

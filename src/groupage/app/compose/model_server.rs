@@ -154,6 +154,16 @@ impl ModelServer {
         }
     }
 
+    /// Resolves with a description of the device of the engine once its model is loaded, and with
+    /// `true` if it is not the chosen one. An upstream, and an engine that fails, have none.
+    pub(in crate::app) async fn engine_device(&self) -> Option<(String, bool)> {
+        match self {
+            Self::Upstream(_) => std::future::ready(None).await,
+            #[cfg(feature = "engine")]
+            Self::Engine(engine) => engine.loaded().await.map(|device| (device.description, device.is_fallback)),
+        }
+    }
+
     /// Returns the report of the engine; `None` for an upstream.
     pub(super) fn engine_report(&self) -> Option<Value> {
         match self {

@@ -197,6 +197,7 @@ fn build_server(
                 metrics: metrics.clone(),
                 body_idle_timeout: policy.proxy.client.body_idle_timeout,
                 replay_ppm: policy.failure.replay_budget.ppm(),
+                device: model.device,
             };
             Ok(ModelServer::Engine(groupage_serving::EngineServer::start(model.served, model.executor, parts)?))
         }

@@ -1,6 +1,36 @@
-//! A model that the proxy executes itself.
+//! A model that the proxy executes itself: `engine`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::OpenEnum;
+
+/// A model that the proxy executes itself, in place of a model server.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EngineSpec {
+    /// Directory of a model that the process executes itself, in place of a model server. In a pod
+    /// it is a directory of a volume, which is mounted into the sidecar too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Device that executes the model. `Auto` uses a GPU if the process can use one, otherwise the
+    /// CPU. With `Cuda` a pod requests a GPU for its sidecar, and without one the process does not
+    /// start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<OpenEnum<EngineDevice>>,
+    /// Maximum memory on a GPU for weights and intermediate results: a size, or a share of what is
+    /// free at the start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
+    /// `true` to refuse devices on which the result of a call depends on the other calls of its
+    /// batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_invariant: Option<bool>,
+    /// Maximum number of tokens of an input, if it is to be below that of the model. Longer inputs
+    /// are truncated where a call allows it, and refused otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item_tokens_max: Option<u32>,
+}
 
 /// Device that executes a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

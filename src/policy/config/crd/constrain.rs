@@ -16,7 +16,7 @@ use crate::config::units::{CHARS_MAX, format_duration, format_size};
 /// Keys on and under which an absent value is filled in later, from an annotation, another policy
 /// or the chart, or counts as absent (`generic`, in which keys exclude each other). A default in
 /// the schema would be mistaken for a value that the user wrote.
-const FILLED_LATER: [&str; 6] = ["limits", "scheduling", "profileRef", "injection", "proxy", "generic"];
+const FILLED_LATER: [&str; 7] = ["limits", "scheduling", "profileRef", "injection", "engine", "proxy", "generic"];
 /// Keys without a default for the same reason: the installation may have set a mode.
 const NO_DEFAULT: [&str; 1] = ["mode"];
 

@@ -200,7 +200,7 @@ fn schema_defaults_equal_the_table_and_exist_only_where_absence_means_nothing() 
     assert!(found.len() >= 20, "{found:?}");
     for (path, default) in &found {
         assert!(!["mode", "routes[].timeout"].contains(&path.as_str()), "{path}");
-        for name in ["limits", "scheduling", "profileRef", "injection", "proxy"] {
+        for name in ["limits", "scheduling", "profileRef", "injection", "engine", "proxy"] {
             let inside = path.split('.').any(|part| part.trim_end_matches("[]") == name);
             assert!(!inside, "{path} has a default, and its absence means something");
         }

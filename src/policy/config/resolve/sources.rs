@@ -48,10 +48,18 @@ pub(super) fn apply_given(
         findings.extend(wrong);
         Vec::new()
     });
-    if overrides.capture.is_some() {
-        findings.extend(capture::apply_pod_defaults(json, sources, overrides.grace.as_ref()));
+    if let Some(flag) = injection_flag(overrides) {
+        findings.extend(capture::apply_pod_defaults(json, sources, overrides.grace.as_ref(), flag));
     }
     if findings.is_empty() { Ok(captures) } else { Err(ConfigErrors::for_overrides(findings)) }
+}
+
+/// Returns the flag by which the injector marks the process of a pod: it captures ports, or it
+/// executes a model. The latter is also a flag of processes outside pods, in which the injector's
+/// variable is not set.
+fn injection_flag(overrides: &Overrides) -> Option<&'static str> {
+    let executes_model = overrides.engine.is_some() && overrides.grace.is_some();
+    overrides.capture.as_ref().map(|_| "--capture").or_else(|| executes_model.then_some("--engine"))
 }
 
 /// Applies flags and environment over the other sources. Each value is validated by the rule of its

@@ -9,7 +9,7 @@ use super::*;
 /// Returns the fields of the types by struct: name in a file, type, doc comment.
 fn types() -> BTreeMap<String, Vec<(String, String, String)>> {
     let mut out: BTreeMap<String, Vec<(String, String, String)>> = BTreeMap::new();
-    for file in ["v1alpha1.rs", "v1alpha1/cluster.rs", "v1alpha1/proxy.rs", "v1alpha1/route.rs"] {
+    for file in ["v1alpha1.rs", "v1alpha1/cluster.rs", "v1alpha1/engine.rs", "v1alpha1/proxy.rs", "v1alpha1/route.rs"] {
         let source = std::fs::read_to_string(root().join("src/policy/api").join(file)).unwrap();
         let (mut owner, mut doc) = (String::new(), Vec::new());
         for line in source.lines().map(str::trim) {

@@ -105,7 +105,7 @@ const EXACT_RULES: [&TextRule; 13] = [
     &APP_LISTEN,
 ];
 /// Rules whose pattern accepts more texts than the rule.
-const APPROXIMATE_RULES: [&TextRule; 5] = [&ADDRESS, &ADDRESS_OR_OFF, &LOCAL_OR_OFF, &UPSTREAM, &LEVEL];
+const APPROXIMATE_RULES: [&TextRule; 6] = [&ADDRESS, &ADDRESS_OR_OFF, &LOCAL_OR_OFF, &UPSTREAM, &LEVEL, &DEVICE_MEMORY];
 
 fn matches(rule: &TextRule, text: &str) -> bool {
     /// The compiled patterns. To compile a long one for each text would take most of the time.

@@ -1,0 +1,191 @@
+//! A sidecar that executes a model itself, in place of a model server: the directory of the model,
+//! the volume that has it, the ports that callers reach, and the resources.
+//!
+//! Such a sidecar captures no port. It listens on the ports to which the Services of the pod lead,
+//! so the containers of the pod must not declare them.
+
+mod mount;
+mod ports;
+
+use serde_json::{Value, json};
+
+use self::mount::ModelMount;
+use super::message::listed;
+use super::ports::PortCandidate;
+use super::status::EngineStatus;
+use super::{CONTAINER, InjectionContext, SkippedPod};
+use crate::api::v1alpha1::{EngineDevice, PortRef};
+
+/// Name of the resource that the device plugin of NVIDIA offers. A request for it applies to one
+/// container.
+const GPU_RESOURCE: &str = "nvidia.com/gpu";
+/// Maximum length of the directory of a model. Those in the examples have some tens of characters.
+const PATH_CHARS_MAX: usize = 256;
+
+/// Default CPU request: a core, because a batch on less is slower than most latency targets. The
+/// engine uses all cores of the node unless a limit is set.
+pub(super) const CPU_REQUEST: &str = "1";
+/// Default memory request and limit. Weights in 32 bits and intermediate results of 16 384 tokens
+/// have, by their sizes, 0.6 GiB for an encoder of 86 million parameters (BERT base), and 1.5 GiB for
+/// one of 303 million (BERT large, XLM-RoBERTa large); the rest is for the tokenizer and the proxy.
+/// Embeddings of tokens are read from the mapped files, whose pages the kernel drops under pressure.
+pub(super) const MEMORY_REQUEST: &str = "1Gi";
+pub(super) const MEMORY_LIMIT: &str = "2Gi";
+/// Number of seconds in which the process starts. It opens the files of the model before it listens,
+/// perhaps on a network volume; weights are packed afterwards.
+pub(super) const START_SECONDS: u32 = 300;
+
+/// Allowed values of the annotation `groupage.dev/engine`.
+pub(super) const MODEL_PATH: &str =
+    "the absolute directory of a model, or with groupage.dev/engine-volume a path in that volume, without . and ..";
+
+/// Settings of the engine of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct EngineSettings {
+    /// Directory of the model: absolute, or relative to the root of the volume.
+    pub(super) model: String,
+    pub(super) device: EngineDevice,
+    /// Name of the volume. `None` for the one that a container mounts at the directory.
+    pub(super) volume: Option<String>,
+}
+
+/// A port of the engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct EnginePort {
+    pub(super) number: u16,
+    pub(super) names: Vec<String>,
+}
+
+/// Decisions about the engine of a pod.
+#[derive(Debug, Clone)]
+pub(super) struct EnginePlan {
+    device: EngineDevice,
+    mount: ModelMount,
+    pub(super) ports: Vec<EnginePort>,
+}
+
+/// Returns a directory of a model without its trailing slash, or `None` if it is invalid.
+pub(super) fn parse_path(text: &str) -> Option<String> {
+    let trimmed = text.trim_end_matches('/');
+    let relative = trimmed.strip_prefix('/').unwrap_or(trimmed);
+    let is_plain = |part: &str| !part.is_empty() && part != "." && part != "..";
+    let fits = trimmed.chars().count() <= PATH_CHARS_MAX && !trimmed.chars().any(char::is_control);
+    (fits && relative.split('/').all(is_plain)).then(|| trimmed.to_owned())
+}
+
+// === impl EngineSettings ===
+
+impl EngineSettings {
+    /// Returns `true` if the directory is relative, and no volume is named that has it.
+    pub(super) fn lacks_volume(&self) -> bool {
+        self.volume.is_none() && !self.model.starts_with('/')
+    }
+}
+
+// === impl EnginePlan ===
+
+impl EnginePlan {
+    /// Selects the volume and the ports.
+    ///
+    /// # Errors
+    /// No volume has the model, or a port is in use.
+    pub(super) fn new(
+        pod: &Value,
+        context: &InjectionContext,
+        settings: &EngineSettings,
+        requested: &[PortRef],
+    ) -> Result<Self, SkippedPod> {
+        let mount = ModelMount::find(pod, settings)?;
+        let ports = ports::select(pod, &context.referrers, requested)?;
+        Ok(Self { device: settings.device, mount, ports })
+    }
+
+    /// Returns the ports as those of the sidecar, for the allocation of its other ports.
+    pub(super) fn candidates(&self) -> Vec<PortCandidate> {
+        let candidate = |port: &EnginePort| PortCandidate {
+            container: CONTAINER.to_owned(),
+            name: None,
+            number: port.number,
+            host_port: None,
+        };
+        self.ports.iter().map(candidate).collect()
+    }
+
+    /// Returns the arguments of the process.
+    pub(super) fn args(&self) -> Vec<String> {
+        // Flag and value are one argument, so a directory can never be parsed as a flag.
+        let flags = [format!("--engine={}", self.mount.directory), format!("--engine-device={:?}", self.device)];
+        let listen = self.ports.iter().map(|port| format!("--listen=[::]:{}", port.number));
+        flags.into_iter().chain(listen).collect()
+    }
+
+    /// Returns the mount of the volume with the model.
+    pub(super) fn volume_mount(&self) -> &Value {
+        &self.mount.value
+    }
+
+    /// Returns `true` if the sidecar requests a GPU.
+    pub(super) fn needs_gpu(&self) -> bool {
+        self.device == EngineDevice::Cuda
+    }
+
+    /// Adds the request for a GPU. Kubernetes requires that the limit of such a resource equals its
+    /// request.
+    pub(super) fn add_gpu(&self, resources: &mut Value) {
+        if self.needs_gpu() {
+            for kind in ["requests", "limits"] {
+                resources[kind][GPU_RESOURCE] = json!("1");
+            }
+        }
+    }
+
+    /// Returns the lowest port number.
+    pub(super) fn lowest_port(&self) -> Option<u16> {
+        self.ports.iter().map(|port| port.number).min()
+    }
+
+    /// Describes the engine in the report.
+    pub(super) fn facts(&self) -> Vec<String> {
+        let port = |port: &EnginePort| match &port.names[..] {
+            [] => port.number.to_string(),
+            names => format!("{} (named {})", port.number, names.join(" and ")),
+        };
+        let ports: Vec<String> = self.ports.iter().map(port).collect();
+        let ModelMount { directory, volume, .. } = &self.mount;
+        let mut facts = vec![format!(
+            "the sidecar executes the model {directory} of volume {volume}, device {:?}, on port{} {}",
+            self.device,
+            if ports.len() == 1 { "" } else { "s" },
+            listed(&ports)
+        )];
+        if self.needs_gpu() {
+            facts.push(format!("the sidecar requests {GPU_RESOURCE}: 1"));
+        }
+        facts
+    }
+
+    /// Returns the record of the engine.
+    pub(super) fn status(&self) -> EngineStatus {
+        EngineStatus {
+            model: self.mount.directory.clone(),
+            volume: self.mount.volume.clone(),
+            device: format!("{:?}", self.device),
+            ports: self.ports.iter().map(|port| port.number).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_neither_empty_nor_relative_parts() {
+        for (text, path) in [("/models/m/", "/models/m"), ("m", "m"), ("a/b", "a/b"), ("/a b", "/a b")] {
+            assert_eq!(parse_path(text).as_deref(), Some(path));
+        }
+        for text in ["", "/", "//", "/models//m", "/models/../etc", "./m", "m\n", &"m".repeat(300)] {
+            assert_eq!(parse_path(text), None, "{text}");
+        }
+    }
+}
