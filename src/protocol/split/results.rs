@@ -1,8 +1,11 @@
 //! Results of a response: located, counted, and assigned to their items.
 
+mod tensor;
+
 use std::collections::HashMap;
 
 use crate::call::{Call, MismatchKind};
+use crate::items::FlatTensor;
 use crate::json::{self, DuplicateKey, Elements, JsonType, Members, ObjectIndex, Span, kind, unescape};
 use crate::pointer::Pointer;
 use crate::shape::{ProtocolShape, ResultIndex, ResultLayout, ResultType};
@@ -12,6 +15,8 @@ use crate::shape::{ProtocolShape, ResultIndex, ResultLayout, ResultType};
 pub(super) struct LocatedResults {
     /// Parallel lists, or a single map.
     pub(super) lists: Vec<ResultList>,
+    /// The tensor whose rows are the results, if they are in no list of their own.
+    pub(super) tensor: Option<FlatTensor>,
     /// For each client, the positions of its results in the order in which they are written.
     pub(super) positions: Vec<Vec<usize>>,
     /// For each position, the number of its result in the order of the items, counted over all
@@ -60,19 +65,9 @@ impl LocatedResults {
         let total: usize = counts.iter().sum();
         let starts: Vec<usize> =
             counts.iter().scan(0, |next, count| Some(std::mem::replace(next, *next + count))).collect();
-        let lists = match &shape.results {
-            ResultLayout::Lists(pointers) => pointers
-                .iter()
-                .map(|pointer| ResultList::array(doc, root, pointer, total, shape.element))
-                .collect::<Result<_, _>>()?,
-            ResultLayout::Columns { at, names, echo } => {
-                let mut lists = ResultList::columns(doc, root, at, names, total)?;
-                if root.find(echo)?.is_some_and(|found| kind(doc, found.value.start) != JsonType::Null) {
-                    lists.push(ResultList::array(doc, root, echo, total, shape.element)?);
-                }
-                lists
-            }
-            ResultLayout::Map { at, .. } => vec![ResultList::map(doc, root, at, total)?],
+        let (lists, tensor) = match ResultList::tensor(doc, root, shape, total)? {
+            Some((list, tensor)) => (vec![list], Some(tensor)),
+            None => (ResultList::all(doc, root, shape, total)?, None),
         };
         let (item_at, index) = match &shape.results {
             ResultLayout::Lists(_) | ResultLayout::Columns { .. } => {
@@ -98,7 +93,7 @@ impl LocatedResults {
             own.filter_map(|item| position_of.get(item).copied()).collect()
         };
         let positions = starts.iter().zip(&counts).map(of_member).collect();
-        Ok(Self { lists, positions, item_at, index, starts, first_index: 0, hidden: Vec::new() })
+        Ok(Self { lists, tensor, positions, item_at, index, starts, first_index: 0, hidden: Vec::new() })
     }
 
     /// Returns the values of each client, in all lists.
@@ -171,6 +166,22 @@ impl ResultList {
     fn separator(&self) -> Option<Span> {
         let (first, second) = (self.elements.first()?, self.elements.get(1)?);
         Some(Span { start: first.end, end: second.start })
+    }
+
+    /// Returns the lists of a response, or its map.
+    fn all(doc: &[u8], root: &ObjectIndex<'_>, shape: &ProtocolShape, total: usize) -> Result<Vec<Self>, MismatchKind> {
+        let array = |pointer| Self::array(doc, root, pointer, total, shape.element);
+        match &shape.results {
+            ResultLayout::Lists(pointers) => pointers.iter().map(array).collect(),
+            ResultLayout::Columns { at, names, echo } => {
+                let mut lists = Self::columns(doc, root, at, names, total)?;
+                if root.find(echo)?.is_some_and(|found| kind(doc, found.value.start) != JsonType::Null) {
+                    lists.push(array(echo)?);
+                }
+                Ok(lists)
+            }
+            ResultLayout::Map { at, .. } => Ok(vec![Self::map(doc, root, at, total)?]),
+        }
     }
 
     fn array(
