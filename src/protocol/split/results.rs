@@ -1,14 +1,13 @@
 //! Results of a response: located, counted, and assigned to their items.
 
-mod tensor;
+mod lists;
 
 use std::collections::HashMap;
 
 use crate::call::{Call, MismatchKind};
 use crate::items::FlatTensor;
-use crate::json::{self, DuplicateKey, Elements, JsonType, Members, ObjectIndex, Span, kind, unescape};
-use crate::pointer::Pointer;
-use crate::shape::{ProtocolShape, ResultIndex, ResultLayout, ResultType};
+use crate::json::{self, DuplicateKey, ObjectIndex, Span, unescape};
+use crate::shape::{ProtocolShape, ResultIndex, ResultLayout};
 
 /// The results and their assignment to clients.
 #[derive(Debug)]
@@ -166,102 +165,6 @@ impl ResultList {
     fn separator(&self) -> Option<Span> {
         let (first, second) = (self.elements.first()?, self.elements.get(1)?);
         Some(Span { start: first.end, end: second.start })
-    }
-
-    /// Returns the lists of a response, or its map.
-    fn all(doc: &[u8], root: &ObjectIndex<'_>, shape: &ProtocolShape, total: usize) -> Result<Vec<Self>, MismatchKind> {
-        let array = |pointer| Self::array(doc, root, pointer, total, shape.element);
-        match &shape.results {
-            ResultLayout::Lists(pointers) => pointers.iter().map(array).collect(),
-            ResultLayout::Columns { at, names, echo } => {
-                let mut lists = Self::columns(doc, root, at, names, total)?;
-                if root.find(echo)?.is_some_and(|found| kind(doc, found.value.start) != JsonType::Null) {
-                    lists.push(array(echo)?);
-                }
-                Ok(lists)
-            }
-            ResultLayout::Map { at, .. } => Ok(vec![Self::map(doc, root, at, total)?]),
-        }
-    }
-
-    fn array(
-        doc: &[u8],
-        root: &ObjectIndex<'_>,
-        pointer: &Pointer,
-        total: usize,
-        element: ResultType,
-    ) -> Result<Self, MismatchKind> {
-        let found = root.find(pointer)?.ok_or(MismatchKind::Shape)?;
-        Self::list(doc, (found.key, found.value), total, element)
-    }
-
-    /// Returns the list at `pointer`, or those in an object there. Members of the object without a
-    /// list are null.
-    fn columns(
-        doc: &[u8],
-        root: &ObjectIndex<'_>,
-        pointer: &Pointer,
-        names: &[&str],
-        total: usize,
-    ) -> Result<Vec<Self>, MismatchKind> {
-        let found = root.find(pointer)?.ok_or(MismatchKind::Shape)?;
-        if kind(doc, found.value.start) != JsonType::Object {
-            return Ok(vec![Self::list(doc, (found.key, found.value), total, ResultType::Any)?]);
-        }
-        let mut lists = Vec::new();
-        for member in Members::new(doc, found.value) {
-            // A name could quote an input.
-            if !names.iter().any(|name| name.as_bytes() == member.key.inner_bytes(doc)) {
-                return Err(MismatchKind::Undeclared);
-            }
-            if kind(doc, member.value.start) != JsonType::Null {
-                lists.push(Self::list(doc, (Some(member.key), member.value), total, ResultType::Any)?);
-            }
-        }
-        if lists.is_empty() { Err(MismatchKind::Shape) } else { Ok(lists) }
-    }
-
-    fn list(
-        doc: &[u8],
-        (key, whole): (Option<Span>, Span),
-        total: usize,
-        element: ResultType,
-    ) -> Result<Self, MismatchKind> {
-        if kind(doc, whole.start) != JsonType::Array {
-            return Err(MismatchKind::Shape);
-        }
-        // One element too many is enough for the error. Reading the rest would waste memory.
-        let elements: Vec<Span> = Elements::new(doc, whole).take(total + 1).collect();
-        if elements.len() != total {
-            return Err(MismatchKind::Count);
-        }
-        let fits = |span: &Span| match element {
-            ResultType::Any => true,
-            ResultType::Object => kind(doc, span.start) == JsonType::Object,
-            ResultType::Array => kind(doc, span.start) == JsonType::Array,
-            ResultType::String => kind(doc, span.start) == JsonType::String,
-            // A server of Python writes null for a number that is not finite.
-            ResultType::Number => matches!(kind(doc, span.start), JsonType::Number | JsonType::Null),
-        };
-        if !elements.iter().all(fits) {
-            return Err(MismatchKind::Shape);
-        }
-        Ok(Self { key, whole, keys: Vec::new(), values: elements.clone(), elements })
-    }
-
-    fn map(doc: &[u8], root: &ObjectIndex<'_>, pointer: &Pointer, total: usize) -> Result<Self, MismatchKind> {
-        let found = root.find(pointer)?.ok_or(MismatchKind::Shape)?;
-        if kind(doc, found.value.start) != JsonType::Object {
-            return Err(MismatchKind::Shape);
-        }
-        let members: Vec<_> = Members::new(doc, found.value).take(total + 1).collect();
-        if members.len() != total {
-            return Err(MismatchKind::Count);
-        }
-        let elements = members.iter().map(|member| Span { start: member.key.start, end: member.value.end }).collect();
-        let values = members.iter().map(|member| member.value).collect();
-        let keys = members.iter().map(|member| member.key).collect();
-        Ok(Self { key: found.key, whole: found.value, keys, elements, values })
     }
 }
 
