@@ -37,11 +37,11 @@ impl CallForm {
 // === impl Endpoint ===
 
 impl Endpoint {
-    /// Returns the form of a call that may be merged; `None` for any other call, and for a protocol
-    /// with a single form.
+    /// Returns the form of a call that may be merged; `None` for any other call, for a protocol with a
+    /// single form, and for a tensor.
     #[must_use]
     pub fn form_of(&self, call: &Call) -> Option<CallForm> {
-        if self.shape.payload != Payload::Items {
+        if self.shape.payload != Payload::Items || call.found.tensor.is_some() {
             return None;
         }
         let slot = call.found.slots.first().filter(|_| matches!(call.merge, MergeEligibility::With(_)))?;
@@ -57,7 +57,7 @@ impl Endpoint {
     /// item.
     #[must_use]
     pub fn body_in_form(&self, call: &Call, form: CallForm, place: usize) -> Option<Bytes> {
-        if self.shape.payload != Payload::Items {
+        if self.shape.payload != Payload::Items || call.found.tensor.is_some() {
             return None;
         }
         let doc = &call.body;

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use http::header::HeaderMap;
 
 use floats::decode_floats;
-use scale::{holds_list, largest_magnitude, probability_scale, tensor_scale, to_number};
+use scale::{elements_scale, holds_list, largest_magnitude, probability_scale, tensor_scale, to_number};
 
 use crate::call::Call;
 use crate::json::{self, Elements, JsonRules, JsonType, Members, NESTING_MAX, Span, kind, unescape};
@@ -269,6 +269,7 @@ impl Comparer<'_> {
         if elements[0].len() != elements[1].len() {
             return Err(DifferenceKind::Structure);
         }
+        let scale = if self.is_elements() { Some(self.elements_scale(lists)) } else { scale };
         let are_results = scale.is_none() && self.is_results();
         let are_scores = are_results
             && self.shape.index.is_some()
@@ -309,6 +310,9 @@ impl Comparer<'_> {
     /// Returns the scale of the member at the current path of an object with this scale: that of a
     /// tensor applies to its elements, and its shape has to be equal.
     fn member_scale(&self, scale: Scale) -> Scale {
+        if self.shape.tensor.as_ref().is_some_and(|tensor| tensor.shape.tokens() == self.path) {
+            return Some(0.0);
+        }
         let [outputs, _, name] = self.path.as_slice() else { return scale };
         match name.as_str() {
             _ if self.shape.payload != Payload::Tensors || outputs != "outputs" => scale,
@@ -334,6 +338,16 @@ impl Comparer<'_> {
         self.docs.into_iter().zip(values).map(largest).fold(0.0, f64::max)
     }
 
+    /// Returns the scale of the elements of two tensors without datatypes.
+    fn elements_scale(&self, lists: [Span; 2]) -> f64 {
+        self.docs.into_iter().zip(lists).map(|(doc, list)| elements_scale(doc, list)).fold(0.0, f64::max)
+    }
+
+    /// Returns `true` if the current path leads to the elements of such a tensor.
+    fn is_elements(&self) -> bool {
+        self.shape.tensor.as_ref().is_some_and(|tensor| tensor.values.tokens() == self.path)
+    }
+
     /// Returns `true` if the current path leads to results.
     fn is_results(&self) -> bool {
         if self.shape.payload == Payload::Tensors {
@@ -354,11 +368,12 @@ impl Comparer<'_> {
             let found = json::find(doc, json::root(doc), pointer).ok().flatten();
             found.is_some_and(|found| matches!(kind(doc, found.value.start), JsonType::Array | JsonType::Object))
         };
-        match &self.shape.results {
+        let has_lists = match &self.shape.results {
             ResultLayout::Lists(lists) => lists.iter().all(is_list),
             ResultLayout::Columns { at, .. } => is_list(at),
             ResultLayout::Map { .. } => false,
-        }
+        };
+        has_lists || self.shape.tensor.as_ref().is_some_and(|tensor| is_list(&tensor.values))
     }
 
     /// Returns `true` if the value at the current path differs between two responses by its nature.

@@ -86,7 +86,7 @@ impl Endpoint {
         let bytes: usize = match data_len(call) {
             // The numbers of rows and bytes have at most as many digits as those of the call.
             Some(data) => (call.body.len() - data) * ranges.len() + data,
-            None => ranges.iter().map(|range| Some(part_len(call, &part_lists(call, range)?))).sum::<Option<_>>()?,
+            None => ranges.iter().map(|range| part_len(call, range)).sum::<Option<_>>()?,
         };
         let bytes_max = call.body.len().saturating_mul(GROWTH_MAX).max(PARTS_BYTES_MIN);
         (bytes <= bytes_max).then_some(DivisionPlan { ranges, bytes })
@@ -217,7 +217,7 @@ fn items_at(call: &Call, place: usize) -> impl Iterator<Item = (&Slot, Span)> {
     call.found.slots.iter().filter_map(move |slot| Some((slot, *slot.items.get(place)?)))
 }
 
-/// Returns the lists of a call, in order, each with the items of a range and the bytes between them.
+/// Returns the lists of a call, each with the items of a range and the bytes between them.
 fn part_lists(call: &Call, range: &Range<usize>) -> Option<Vec<(Span, Span)>> {
     let mut lists: Vec<(Span, Span)> = Vec::new();
     for slot in &call.found.slots {
@@ -228,28 +228,38 @@ fn part_lists(call: &Call, range: &Range<usize>) -> Option<Vec<(Span, Span)>> {
         let own = slot.items.get(range.clone())?;
         lists.push((slot.value, Span { start: own.first()?.start, end: own.last()?.end }));
     }
-    lists.sort_by_key(|(list, _)| list.start);
     Some(lists)
 }
 
-/// Returns the number of bytes of the body of a part.
-fn part_len(call: &Call, lists: &[(Span, Span)]) -> usize {
-    let left_out: usize = lists.iter().map(|(list, _)| list.len()).sum();
-    let own: usize = lists.iter().map(|(_, own)| own.len() + 2).sum();
-    call.body.len().saturating_sub(left_out) + own
+/// Returns the number of rows of a part as text, with the number that it replaces. `None` if the items
+/// are not the rows of a tensor.
+fn part_rows(call: &Call, range: &Range<usize>) -> Option<(Span, String)> {
+    call.found.tensor.as_ref().map(|tensor| (tensor.count, range.len().to_string()))
 }
 
-/// Returns the body of a part: that of the call, with the part's own items in place of each list.
+/// Returns the number of bytes of the body of a part.
+fn part_len(call: &Call, range: &Range<usize>) -> Option<usize> {
+    let (lists, rows) = (part_lists(call, range)?, part_rows(call, range));
+    let replaced = lists.iter().map(|(list, _)| *list).chain(rows.iter().map(|(count, _)| *count));
+    let left_out: usize = replaced.map(Span::len).sum();
+    let own = lists.iter().map(|(_, own)| own.len() + 2).chain(rows.iter().map(|(_, text)| text.len()));
+    Some(call.body.len().saturating_sub(left_out) + own.sum::<usize>())
+}
+
+/// Returns the body of a part: that of the call, with the part's own items in place of each list, and
+/// their number in place of that of all rows.
 fn part_body(call: &Call, range: &Range<usize>) -> Option<Bytes> {
-    let lists = part_lists(call, range)?;
-    let mut out = Vec::with_capacity(part_len(call, &lists));
+    let (lists, rows) = (part_lists(call, range)?, part_rows(call, range));
+    let items = lists.iter().map(|(list, own)| (*list, [&b"["[..], own.of(&call.body), b"]"]));
+    let count = rows.iter().map(|(count, text)| (*count, [&b""[..], text.as_bytes(), b""]));
+    let mut edits: Vec<(Span, [&[u8]; 3])> = items.chain(count).collect();
+    edits.sort_by_key(|(span, _)| span.start);
+    let mut out = Vec::with_capacity(part_len(call, range)?);
     let mut from = 0;
-    for (list, own) in lists {
-        out.extend_from_slice(Span { start: from, end: list.start }.of(&call.body));
-        out.push(b'[');
-        out.extend_from_slice(own.of(&call.body));
-        out.push(b']');
-        from = list.end;
+    for (span, text) in edits {
+        out.extend_from_slice(Span { start: from, end: span.start }.of(&call.body));
+        text.iter().for_each(|piece| out.extend_from_slice(piece));
+        from = span.end;
     }
     out.extend_from_slice(Span { start: from, end: call.body.len() }.of(&call.body));
     Some(Bytes::from(out))

@@ -1,6 +1,7 @@
 //! Position and class of a call's items. Weights are in a module of their own.
 
 mod removal;
+mod tensor;
 mod weight;
 
 use std::num::NonZeroUsize;
@@ -10,6 +11,7 @@ use crate::pointer::Pointer;
 use crate::shape::{BareValue, Class, ItemIs, ProtocolShape};
 
 pub(crate) use removal::{cut_members, removal_spans};
+pub(crate) use tensor::{FlatTensor, ItemTensor};
 pub(crate) use weight::{is_token_list, item_weight, number_at, weigh, weigh_texts};
 
 /// The items of a call, as positions in its body.
@@ -31,6 +33,8 @@ pub(crate) struct ItemSpans {
     pub(crate) shared_text: Option<(Span, bool)>,
     /// Number of results for each item, if the call names it.
     pub(crate) results_each: Option<NonZeroUsize>,
+    /// The tensor whose rows are the items, if they are not in a list.
+    pub(crate) tensor: Option<ItemTensor>,
 }
 
 /// One array of items.
@@ -65,11 +69,11 @@ pub(crate) fn locate(doc: &[u8], root: Span, shape: &ProtocolShape, count_max: u
     if shape.is_sole_member {
         return locate_sole_member(doc, root, shape, count_max);
     }
-    let single = match &shape.single {
-        Some(pointer) => json::find(doc, root, pointer)?,
-        None => None,
-    };
-    if let Some(found) = single {
+    if let Some(rows) = tensor::locate(doc, root, shape, count_max)? {
+        return Ok(rows);
+    }
+    let single = shape.single.as_ref().map(|pointer| json::find(doc, root, pointer)).transpose()?;
+    if let Some(found) = single.flatten() {
         for pointer in &shape.items {
             if json::find(doc, root, pointer)?.is_some() {
                 return Err(ItemError::Form);
@@ -273,6 +277,10 @@ fn is_tokens(doc: &[u8], list: Span) -> bool {
 /// # Errors
 /// The items are of classes that may not be combined, or a key occurs twice in one of them.
 pub(crate) fn class(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape, out: &mut Vec<u8>) -> Result<(), ItemError> {
+    if let Some(tensor) = &items.tensor {
+        out.extend_from_slice(&tensor.class);
+        return Ok(());
+    }
     // The position is no part of the fields, whose keys are left out with the items.
     if !shape.alternatives.is_empty() {
         out.extend_from_slice(format!("{}:", items.position).as_bytes());

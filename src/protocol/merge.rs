@@ -24,6 +24,8 @@ enum RequestEdit {
     Name(Vec<u8>),
     /// Replaces an array by the items of all members.
     Items(usize),
+    /// Replaces the first number of a shape by the number of rows of all members.
+    Rows,
     /// Replaces a value, or adds a member.
     Text(&'static [u8]),
 }
@@ -95,6 +97,7 @@ impl Endpoint {
                 edits.push((key, RequestEdit::Name(self.list_name(index))));
             }
         }
+        edits.extend(leader.found.tensor.as_ref().map(|tensor| (tensor.count, RequestEdit::Rows)));
         if requests_token_ids(&self.shape, leader) {
             // An object with items is not empty, so a comma is always correct.
             let end = json::root(&leader.body).end.saturating_sub(1);
@@ -114,6 +117,10 @@ impl Endpoint {
                 RequestEdit::Cut => {}
                 RequestEdit::Name(name) => out.extend_from_slice(&name),
                 RequestEdit::Text(text) => out.extend_from_slice(text),
+                RequestEdit::Rows => {
+                    let rows: usize = members.iter().map(|call| call.found.count()).sum();
+                    out.extend_from_slice(rows.to_string().as_bytes());
+                }
                 RequestEdit::Items(index) => write_items(members, index, &mut out),
             }
             from = span.end;

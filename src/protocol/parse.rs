@@ -12,7 +12,7 @@ use crate::json::{self, CanonicalOptions, JsonRules, Members, Span, unescape};
 use crate::merge_key::MergeKeyBuilder;
 use crate::pointer::Pointer;
 use crate::route::{Endpoint, MergeRule};
-use crate::shape::{CounterRule, Counters, Measure, Payload, ProtocolShape, ResultLayout, UnbatchedIf};
+use crate::shape::{CounterRule, Counters, Measure, Payload, ProtocolShape, ResultLayout, TensorPointers, UnbatchedIf};
 use crate::stream_options::{StreamOptions, StreamOptionsError};
 use crate::tokens::{CallText, NAME_MAX, TextMeter, TextSize};
 use crate::v2::binary::Framing;
@@ -274,18 +274,20 @@ impl Endpoint {
         let over: Vec<Pointer> = self.rules.merge_over_fields.iter().chain(&self.shape.call_id).cloned().collect();
         let (cuts, mut without) = items::removal_spans(doc, root, &over)?;
         // A removed field must neither contain items nor be part of one.
-        let touches =
-            |slot: &items::Slot| cuts.iter().any(|cut| cut.start < slot.value.end && slot.value.start < cut.end);
-        if items.slots.iter().any(touches) {
+        let count = items.tensor.as_ref().map(|tensor| tensor.count);
+        let replaced = || items.slots.iter().map(|slot| slot.value).chain(count);
+        let touches = |value: Span| cuts.iter().any(|cut| cut.start < value.end && value.start < cut.end);
+        if replaced().any(touches) {
             return Err(ItemError::Form);
         }
-        without.extend(items.slots.iter().map(|slot| slot.value.start));
+        without.extend(replaced().map(|value| value.start));
         without.sort_unstable();
         let pointers: Vec<&Pointer> = self
             .shape
             .positions()
             .flatten()
             .chain(&self.shape.single)
+            .chain(self.shape.tensor.iter().flat_map(TensorPointers::members))
             .chain(&over)
             .chain(&self.rules.merge_on_fields)
             .collect();

@@ -1,11 +1,13 @@
-//! Version 0 of the protocol of Seldon Core: rows in `data.ndarray`.
+//! Version 0 of the protocol of Seldon Core: rows in `data.ndarray`, or along the first dimension of
+//! `data.tensor`.
 //!
-//! The id of a call (`meta.puid`) is repeated in its response. Other kinds of payload (`tensor`,
+//! A server answers a tensor with a tensor if its results are numbers, else with `data.ndarray`. The
+//! id of a call (`meta.puid`) is repeated in its response. Other kinds of payload (`tftensor`,
 //! `strData`, `binData`, `jsonData`) are left out, and so is `/feedback`.
 
 use crate::json::Base64Form;
 use crate::pointer::Pointer;
-use crate::shape::{Class, ProtocolShape};
+use crate::shape::{Class, ProtocolShape, TensorPointers};
 
 /// Suffix of the path.
 const SUFFIX: &str = "/predictions";
@@ -23,9 +25,10 @@ pub(crate) fn predictions() -> ProtocolShape {
         class: Class::Strict(Base64Form::Plain),
         ids: vec![Pointer::from_static("/meta/puid")],
         call_id: Some(Pointer::from_static("/meta/puid")),
+        tensor: Some(TensorPointers::new("/data/tensor")),
         names: Some(Pointer::from_static("/data/names")),
         known: &KNOWN,
-        unbatched_members: &["/data/tensor", "/data/tftensor", "/strData", "/binData", "/jsonData", "/customData"],
+        unbatched_members: &["/data/tftensor", "/strData", "/binData", "/jsonData", "/customData"],
         ..ProtocolShape::plain("/data/ndarray", "/data/ndarray")
     }
 }

@@ -26,6 +26,8 @@ pub(crate) struct ProtocolShape {
     pub(crate) item_is: ItemIs,
     pub(crate) class: Class,
     pub(crate) results: ResultLayout,
+    /// A tensor that a call may have in place of its items, and a response in place of its results.
+    pub(crate) tensor: Option<TensorPointers>,
     /// Name of the result for a client that uses the single form.
     pub(crate) single_result: Option<String>,
     /// A client with a scalar item receives its result bare rather than as a list.
@@ -160,6 +162,18 @@ pub(crate) enum ResultLayout {
     Columns { at: Pointer, names: &'static [&'static str], echo: Pointer },
     /// A map with a field of the item as its key.
     Map { at: Pointer, key: Pointer },
+}
+
+/// Positions in a tensor without a name: an object with a shape and a flat list of numbers. Its rows
+/// along the first dimension are items or results.
+#[derive(Debug, Clone)]
+pub(crate) struct TensorPointers {
+    /// The object.
+    pub(crate) at: Pointer,
+    /// The list of dimensions.
+    pub(crate) shape: Pointer,
+    /// The list of numbers, row by row.
+    pub(crate) values: Pointer,
 }
 
 /// Position of the item index inside a result.
@@ -304,6 +318,7 @@ impl ProtocolShape {
             item_is: ItemIs::Element,
             class: Class::Strict(Base64Form::Plain),
             results: ResultLayout::Lists(vec![Pointer::from_static(results)]),
+            tensor: None,
             single_result: None,
             unwrap: false,
             sorted: false,
@@ -329,5 +344,23 @@ impl ProtocolShape {
             is_sole_member: false,
             is_framed_by_type: false,
         }
+    }
+}
+
+// === impl TensorPointers ===
+
+impl TensorPointers {
+    /// Creates the positions in a tensor whose members have the names `shape` and `values`.
+    pub(crate) fn new(at: &str) -> Self {
+        Self {
+            at: Pointer::from_static(at),
+            shape: Pointer::from_static(&format!("{at}/shape")),
+            values: Pointer::from_static(&format!("{at}/values")),
+        }
+    }
+
+    /// Returns the members of the object.
+    pub(crate) fn members(&self) -> [&Pointer; 2] {
+        [&self.shape, &self.values]
     }
 }

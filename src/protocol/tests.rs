@@ -34,6 +34,7 @@ mod sglang;
 mod splitting;
 mod streams;
 mod tei;
+mod tensor_rows;
 mod tokens;
 
 const CASES: &str = include_str!("../../tests/data/protocol_cases.jsonl");

@@ -147,6 +147,34 @@ fn tensors_of_floating_point_numbers_may_be_rounded_and_others_have_to_be_equal(
 }
 
 #[test]
+fn tensors_without_a_datatype_are_compared_as_a_whole() {
+    let path = "/api/v1.0/predictions";
+    let endpoint = endpoint(path, RouteProtocol::Seldon);
+    let call = read(&endpoint, path, r#"{"data":{"tensor":{"shape":[1,2],"values":[1,2]}}}"#);
+    let answer = |shape: &str, values: &str| {
+        format!(r#"{{"meta":{{"puid":"{}"}},"data":{{"tensor":{{"shape":{shape},"values":{values}}}}}}}"#, values.len())
+    };
+    let compare = |one: &str, other: &str| {
+        let [one, other] = [one, other].map(|values| answer("[1,2]", values));
+        compare_bodies(&endpoint, &call, one.as_bytes(), other.as_bytes())
+    };
+    assert_eq!(compare("[800,0.5]", "[800.0, 0.50]"), AnswerComparison::Equal);
+    for (one, other) in [("[800,1e-9]", "[801,3e-9]"), ("[-800.5,0.1]", "[-800.5,0.4]")] {
+        let compared = compare(one, other);
+        assert!(matches!(compared, AnswerComparison::Rounded(_)), "{one}: {compared:?}");
+    }
+    for (one, other) in [("[800,0.5]", "[800,90.5]"), ("[800,1]", "[801,1]"), ("[0.5,null]", "[0.5,1]")] {
+        let compared = compare(one, other);
+        assert!(matches!(compared, AnswerComparison::Different(_)), "{one}: {compared:?}");
+    }
+    let [one, other] = ["[1,2]", "[2,1]"].map(|shape| answer(shape, "[800,0.5]"));
+    let reshaped = compare_bodies(&endpoint, &call, one.as_bytes(), other.as_bytes());
+    assert_eq!(reshaped, different("/data/tensor/shape/0", DifferenceKind::Value));
+    let list = br#"{"data":{"ndarray":[[800,0.5]]}}"#;
+    assert!(matches!(compare_bodies(&endpoint, &call, one.as_bytes(), list), AnswerComparison::Different(_)));
+}
+
+#[test]
 fn small_scores_differ_by_the_rounding_of_larger_numbers() {
     let endpoint = endpoint("/rerank", RouteProtocol::Tei);
     let call = read(&endpoint, "/rerank", r#"{"query":"q","texts":["a","b"]}"#);

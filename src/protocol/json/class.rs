@@ -35,7 +35,7 @@ pub(crate) fn write_class(doc: &[u8], span: Span, scalars: Base64Form, out: &mut
 }
 
 /// Returns the class of a scalar, or `None` for an array or object.
-fn scalar_class(doc: &[u8], span: Span) -> Option<u8> {
+pub(crate) fn scalar_class(doc: &[u8], span: Span) -> Option<u8> {
     match kind(doc, span.start) {
         JsonType::Null => Some(b'n'),
         JsonType::Bool => Some(b'b'),

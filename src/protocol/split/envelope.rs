@@ -15,7 +15,7 @@ use crate::evidence::{AnswerPart, MEMBERS_MAX};
 use crate::ids;
 use crate::json::{self, Elements, JsonRules, JsonType, Members, NESTING_MAX, Span, kind, unescape};
 use crate::pointer::Pointer;
-use crate::shape::{Counters, Measure, Payload, ProtocolShape, ResultLayout};
+use crate::shape::{Counters, Measure, Payload, ProtocolShape, ResultLayout, TensorPointers};
 use crate::usage;
 
 use super::quote;
@@ -180,6 +180,7 @@ impl<'a> EnvelopeWalker<'a> {
             ResultLayout::Columns { at, echo, .. } => vec![at.clone(), echo.clone()],
             ResultLayout::Map { at, .. } => vec![at.clone()],
         };
+        declared.extend(shape.tensor.iter().flat_map(TensorPointers::members).cloned());
         declared.extend_from_slice(fields);
         Self { doc, shape, declared, members, now: None, found: Vec::new() }
     }

@@ -14,7 +14,7 @@ use super::results::{LocatedResults, ResultList};
 use crate::call::{Call, MismatchKind, Reply, ResponseMismatch};
 use crate::headers;
 use crate::items;
-use crate::json::{self, JsonRules, NESTING_MAX, ObjectIndex, Span};
+use crate::json::{self, Elements, JsonRules, NESTING_MAX, ObjectIndex, Span};
 use crate::pointer::Pointer;
 use crate::route::Endpoint;
 use crate::shape::{CounterRule, Counters, Payload};
@@ -46,7 +46,7 @@ enum JoinEdit {
     Cut,
     /// Replaces the list at this index by the results of all parts.
     List(usize),
-    /// Replaces a counter by the sum.
+    /// Replaces a counter, or the number of rows of a tensor, by the sum.
     Number(String),
 }
 
@@ -156,9 +156,13 @@ impl Endpoint {
         Ok(LocatedPart { doc, results })
     }
 
-    /// Returns the replacements for the counters of the first response.
+    /// Returns the replacements for the counters of the first response, and for its number of rows.
     fn join_counters(&self, parts: &[LocatedPart<'_>]) -> Result<Vec<(Span, JoinEdit)>, ResponseMismatch> {
         let mut edits = Vec::new();
+        if let Some(tensor) = parts.first().and_then(|first| first.results.tensor.as_ref()) {
+            let rows: usize = parts.iter().map(|part| part.results.item_at.len()).sum();
+            edits.push((tensor.count, JoinEdit::Number(rows.to_string())));
+        }
         let mut add = |pointer: &Pointer| {
             let sums = add_counters(parts, pointer)?;
             edits.extend(sums.into_iter().map(|(span, sum)| (span, JoinEdit::Number(sum))));
@@ -204,21 +208,26 @@ fn add_counters(parts: &[LocatedPart<'_>], pointer: &Pointer) -> Result<Vec<(Spa
     usage::add_numbers(&values).map_err(|IndivisibleCounter| MismatchKind::Shape)
 }
 
-/// Returns `true` if a response has the same list as the first one, and indexes if that has them.
+/// Returns `true` if a response has the same list as the first one, with rows of the same shape in a
+/// tensor, and indexes if that has them.
 fn has_list(part: &LocatedPart<'_>, index: usize, (first, list): (&LocatedPart<'_>, &ResultList)) -> bool {
     let key = |list: &ResultList, doc: &[u8]| list.key.map(|key| key.of(doc).to_vec());
     let is_indexed = |part: &LocatedPart<'_>| part.results.index.iter().any(Option::is_some);
+    let row = |part: &LocatedPart<'_>| part.results.tensor.as_ref().map(|tensor| tensor.dimensions.row.clone());
     let own = part.results.lists.get(index);
     part.results.lists.len() == first.results.lists.len()
         && own.is_some_and(|own| key(own, part.doc) == key(list, first.doc))
         && is_indexed(part) == is_indexed(first)
+        && row(part) == row(first)
 }
 
 /// Writes a list with the results of all parts, in the bytes of the first one.
 fn write_list(parts: &[LocatedPart<'_>], index: usize, out: &mut Vec<u8>) {
     let lists = || parts.iter().filter_map(|part| Some((part, part.results.lists.get(index)?)));
     let between = lists().find_map(|(part, list)| {
-        let (first, second) = (list.elements.first()?, list.elements.get(1)?);
+        // A row of a tensor has several elements of its list.
+        let mut elements = Elements::new(part.doc, list.whole);
+        let (first, second) = (elements.next()?, elements.next()?);
         Some(Span { start: first.end, end: second.start }.of(part.doc))
     });
     let Some((first, list)) = lists().next() else { return };

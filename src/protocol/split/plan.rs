@@ -40,6 +40,8 @@ enum ResponseEdit {
     Name,
     /// Replaces the list at this index of `results.lists` by the client's part.
     List(usize),
+    /// Replaces the first number of the shape of a tensor by the number of the client's rows.
+    Rows,
     /// Replaces an id of the response.
     Id,
     /// Replaces the counter at this index of `counters` by the client's share.
@@ -97,6 +99,7 @@ impl<'a> SplitPlan<'a> {
     }
 
     fn add_lists(&mut self, shape: &ProtocolShape) {
+        self.edits.extend(self.results.tensor.as_ref().map(|tensor| (tensor.count, ResponseEdit::Rows)));
         for (index, list) in self.results.lists.iter().enumerate() {
             self.edits.push((list.whole, ResponseEdit::List(index)));
             if let Some(key) = list.key.filter(|_| shape.single_result.is_some()) {
@@ -201,6 +204,10 @@ impl<'a> SplitPlan<'a> {
                     None => out.extend_from_slice(span.of(self.doc)),
                 },
                 ResponseEdit::List(list) => self.write_results(*list, member, call, shape, &mut out),
+                ResponseEdit::Rows => {
+                    let rows = self.results.positions.get(member).map_or(0, Vec::len);
+                    out.extend_from_slice(rows.to_string().as_bytes());
+                }
                 ResponseEdit::Id => write_id(self.doc, *span, call, sent, shape, &mut out),
                 ResponseEdit::Counter(index) => {
                     let part = self.counters.get(*index).and_then(|counter| counter.parts.get(member));

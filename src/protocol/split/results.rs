@@ -1,17 +1,21 @@
 //! Results of a response: located, counted, and assigned to their items.
 
+mod lists;
+
 use std::collections::HashMap;
 
 use crate::call::{Call, MismatchKind};
-use crate::json::{self, DuplicateKey, Elements, JsonType, Members, ObjectIndex, Span, kind, unescape};
-use crate::pointer::Pointer;
-use crate::shape::{ProtocolShape, ResultIndex, ResultLayout, ResultType};
+use crate::items::FlatTensor;
+use crate::json::{self, DuplicateKey, ObjectIndex, Span, unescape};
+use crate::shape::{ProtocolShape, ResultIndex, ResultLayout};
 
 /// The results and their assignment to clients.
 #[derive(Debug)]
 pub(super) struct LocatedResults {
     /// Parallel lists, or a single map.
     pub(super) lists: Vec<ResultList>,
+    /// The tensor whose rows are the results, if they are in no list of their own.
+    pub(super) tensor: Option<FlatTensor>,
     /// For each client, the positions of its results in the order in which they are written.
     pub(super) positions: Vec<Vec<usize>>,
     /// For each position, the number of its result in the order of the items, counted over all
@@ -60,19 +64,9 @@ impl LocatedResults {
         let total: usize = counts.iter().sum();
         let starts: Vec<usize> =
             counts.iter().scan(0, |next, count| Some(std::mem::replace(next, *next + count))).collect();
-        let lists = match &shape.results {
-            ResultLayout::Lists(pointers) => pointers
-                .iter()
-                .map(|pointer| ResultList::array(doc, root, pointer, total, shape.element))
-                .collect::<Result<_, _>>()?,
-            ResultLayout::Columns { at, names, echo } => {
-                let mut lists = ResultList::columns(doc, root, at, names, total)?;
-                if root.find(echo)?.is_some_and(|found| kind(doc, found.value.start) != JsonType::Null) {
-                    lists.push(ResultList::array(doc, root, echo, total, shape.element)?);
-                }
-                lists
-            }
-            ResultLayout::Map { at, .. } => vec![ResultList::map(doc, root, at, total)?],
+        let (lists, tensor) = match ResultList::tensor(doc, root, shape, total)? {
+            Some((list, tensor)) => (vec![list], Some(tensor)),
+            None => (ResultList::all(doc, root, shape, total)?, None),
         };
         let (item_at, index) = match &shape.results {
             ResultLayout::Lists(_) | ResultLayout::Columns { .. } => {
@@ -98,7 +92,7 @@ impl LocatedResults {
             own.filter_map(|item| position_of.get(item).copied()).collect()
         };
         let positions = starts.iter().zip(&counts).map(of_member).collect();
-        Ok(Self { lists, positions, item_at, index, starts, first_index: 0, hidden: Vec::new() })
+        Ok(Self { lists, tensor, positions, item_at, index, starts, first_index: 0, hidden: Vec::new() })
     }
 
     /// Returns the values of each client, in all lists.
@@ -171,86 +165,6 @@ impl ResultList {
     fn separator(&self) -> Option<Span> {
         let (first, second) = (self.elements.first()?, self.elements.get(1)?);
         Some(Span { start: first.end, end: second.start })
-    }
-
-    fn array(
-        doc: &[u8],
-        root: &ObjectIndex<'_>,
-        pointer: &Pointer,
-        total: usize,
-        element: ResultType,
-    ) -> Result<Self, MismatchKind> {
-        let found = root.find(pointer)?.ok_or(MismatchKind::Shape)?;
-        Self::list(doc, (found.key, found.value), total, element)
-    }
-
-    /// Returns the list at `pointer`, or those in an object there. Members of the object without a
-    /// list are null.
-    fn columns(
-        doc: &[u8],
-        root: &ObjectIndex<'_>,
-        pointer: &Pointer,
-        names: &[&str],
-        total: usize,
-    ) -> Result<Vec<Self>, MismatchKind> {
-        let found = root.find(pointer)?.ok_or(MismatchKind::Shape)?;
-        if kind(doc, found.value.start) != JsonType::Object {
-            return Ok(vec![Self::list(doc, (found.key, found.value), total, ResultType::Any)?]);
-        }
-        let mut lists = Vec::new();
-        for member in Members::new(doc, found.value) {
-            // A name could quote an input.
-            if !names.iter().any(|name| name.as_bytes() == member.key.inner_bytes(doc)) {
-                return Err(MismatchKind::Undeclared);
-            }
-            if kind(doc, member.value.start) != JsonType::Null {
-                lists.push(Self::list(doc, (Some(member.key), member.value), total, ResultType::Any)?);
-            }
-        }
-        if lists.is_empty() { Err(MismatchKind::Shape) } else { Ok(lists) }
-    }
-
-    fn list(
-        doc: &[u8],
-        (key, whole): (Option<Span>, Span),
-        total: usize,
-        element: ResultType,
-    ) -> Result<Self, MismatchKind> {
-        if kind(doc, whole.start) != JsonType::Array {
-            return Err(MismatchKind::Shape);
-        }
-        // One element too many is enough for the error. Reading the rest would waste memory.
-        let elements: Vec<Span> = Elements::new(doc, whole).take(total + 1).collect();
-        if elements.len() != total {
-            return Err(MismatchKind::Count);
-        }
-        let fits = |span: &Span| match element {
-            ResultType::Any => true,
-            ResultType::Object => kind(doc, span.start) == JsonType::Object,
-            ResultType::Array => kind(doc, span.start) == JsonType::Array,
-            ResultType::String => kind(doc, span.start) == JsonType::String,
-            // A server of Python writes null for a number that is not finite.
-            ResultType::Number => matches!(kind(doc, span.start), JsonType::Number | JsonType::Null),
-        };
-        if !elements.iter().all(fits) {
-            return Err(MismatchKind::Shape);
-        }
-        Ok(Self { key, whole, keys: Vec::new(), values: elements.clone(), elements })
-    }
-
-    fn map(doc: &[u8], root: &ObjectIndex<'_>, pointer: &Pointer, total: usize) -> Result<Self, MismatchKind> {
-        let found = root.find(pointer)?.ok_or(MismatchKind::Shape)?;
-        if kind(doc, found.value.start) != JsonType::Object {
-            return Err(MismatchKind::Shape);
-        }
-        let members: Vec<_> = Members::new(doc, found.value).take(total + 1).collect();
-        if members.len() != total {
-            return Err(MismatchKind::Count);
-        }
-        let elements = members.iter().map(|member| Span { start: member.key.start, end: member.value.end }).collect();
-        let values = members.iter().map(|member| member.value).collect();
-        let keys = members.iter().map(|member| member.key).collect();
-        Ok(Self { key: found.key, whole: found.value, keys, elements, values })
     }
 }
 

@@ -132,6 +132,31 @@ fn rows_of_several_kinds_stay_whole_because_their_parts_would_be_read_differentl
 }
 
 #[test]
+fn the_rows_of_a_tensor_are_divided_and_joined_with_their_numbers() {
+    let path = "/api/v1.0/predictions";
+    let endpoint = endpoint(path, RouteProtocol::Seldon);
+    let row = |row: usize| format!("{row}.5, {row}.0");
+    let rows = |rows: std::ops::Range<usize>| rows.map(row).collect::<Vec<_>>().join(", ");
+    let call = |count: usize, rows: &str| {
+        format!(r#"{{"data": {{"tensor": {{"shape": [{count}, 2], "values": [{rows}]}}}}, "meta": {{"puid": "own"}}}}"#)
+    };
+    let body = call(11, &rows(0..11));
+    let parts = divide(&endpoint, path, &body, &items(10)).unwrap();
+    assert_eq!(bodies(&parts), [call(10, &rows(0..10)), call(1, &rows(10..11))]);
+    for each in [1, 4, 10] {
+        assert_eq!(split_and_join(&endpoint, path, (&body, each), &call(11, &rows(20..31))), call(11, &rows(20..31)));
+        let list = r#"{"data":{"ndarray":[0,1,2,3,4,5,6,7,8,9,10]}}"#;
+        assert_eq!(split_and_join(&endpoint, path, (&body, each), list), list);
+    }
+    let tensor = |shape: &str| reply(&format!(r#"{{"data":{{"tensor":{{"shape":{shape},"values":[1,2]}}}}}}"#));
+    let calls = divide(&endpoint, path, &call(2, &rows(0..2)), &items(1)).unwrap();
+    let join = |first: Reply, second: Reply| join(&endpoint, &calls, &[first, second]).map(|_| ());
+    assert_eq!(join(tensor("[1,2]"), tensor("[1,2]")), Ok(()));
+    assert_eq!(join(tensor("[1,2]"), tensor("[1,2,1]")), Err(MismatchKind::Shape));
+    assert_eq!(join(tensor("[1,2]"), reply(r#"{"data":{"ndarray":[[1,2]]}}"#)), Err(MismatchKind::Shape));
+}
+
+#[test]
 fn joining_is_the_inverse_of_splitting() {
     let embeddings = endpoint("/v1/embeddings", RouteProtocol::OpenAi);
     let answer = concat!(

@@ -105,7 +105,7 @@ fn names_of_columns_are_shared_unless_they_may_quote_a_row() {
         assert_eq!(super::split(&endpoint, &pair, &response).is_ok(), expected, "{names}");
     }
     for body in [
-        r#"{"data":{"tensor":{"shape":[1,1],"values":[1]}}}"#,
+        r#"{"data":{"tftensor":{"dtype":"DT_FLOAT"}}}"#,
         r#"{"data":{"ndarray":[[1]],"tensor":{}}}"#,
         r#"{"strData":"a"}"#,
         r#"{"jsonData":{},"data":{"ndarray":[[1]]}}"#,
