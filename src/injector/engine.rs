@@ -28,7 +28,8 @@ pub(super) const CPU_REQUEST: &str = "1";
 /// Default memory request and limit. Weights in 32 bits and intermediate results of 16 384 tokens
 /// have, by their sizes, 0.6 GiB for an encoder of 86 million parameters (BERT base), and 1.5 GiB for
 /// one of 303 million (BERT large, XLM-RoBERTa large); the rest is for the tokenizer and the proxy.
-/// Embeddings of tokens are read from the mapped files, whose pages the kernel drops under pressure.
+/// Embeddings of tokens are read from the files as they are needed. The kernel reclaims the memory of
+/// its cache of files under pressure.
 pub(super) const MEMORY_REQUEST: &str = "1Gi";
 pub(super) const MEMORY_LIMIT: &str = "2Gi";
 /// Number of seconds in which the process starts. It opens the files of the model before it listens,

@@ -33,7 +33,7 @@ pub(crate) struct ItemSpans {
     pub(crate) shared_text: Option<(Span, bool)>,
     /// Number of results for each item, if the call names it.
     pub(crate) results_each: Option<NonZeroUsize>,
-    /// The tensor whose rows are the items, if they are not in a list.
+    /// The tensor that has the items as its rows, if they are not in a list.
     pub(crate) tensor: Option<ItemTensor>,
 }
 

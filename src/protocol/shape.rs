@@ -350,7 +350,7 @@ impl ProtocolShape {
 // === impl TensorPointers ===
 
 impl TensorPointers {
-    /// Creates the positions in a tensor whose members have the names `shape` and `values`.
+    /// Creates the positions in a tensor with the members `shape` and `values`.
     pub(crate) fn new(at: &str) -> Self {
         Self {
             at: Pointer::from_static(at),

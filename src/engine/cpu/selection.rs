@@ -23,7 +23,7 @@ pub struct CpuFeatures {
     pub supported: Vec<&'static str>,
     /// The one that executors use.
     pub chosen: &'static str,
-    /// Those whose results differ from those of portable code, which are not used.
+    /// Those with results that differ from those of portable code, which are not used.
     pub rejected: Vec<&'static str>,
 }
 

@@ -12,7 +12,7 @@ const MODELS: &str = "/models";
 /// Directories that the sidecar needs itself. A volume mounted at one of them, or above it, would
 /// hide its contents.
 const RESERVED: [&str; 7] = ["/dev", "/etc", "/groupage", "/proc", "/run", "/sys", "/var/run"];
-/// Lists of containers whose mounts show where a volume has its files.
+/// Lists of containers with the mounts that show where a volume has its files.
 const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
 
 /// The mount of a model.

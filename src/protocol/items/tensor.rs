@@ -26,7 +26,7 @@ pub(crate) struct FlatTensor {
     pub(crate) dimensions: Dimensions,
 }
 
-/// A tensor whose rows are the items of a call.
+/// A tensor that has the items of a call as its rows.
 #[derive(Debug)]
 pub(crate) struct ItemTensor {
     /// The first number of the shape, which counts the rows.

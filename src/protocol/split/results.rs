@@ -14,7 +14,7 @@ use crate::shape::{ProtocolShape, ResultIndex, ResultLayout};
 pub(super) struct LocatedResults {
     /// Parallel lists, or a single map.
     pub(super) lists: Vec<ResultList>,
-    /// The tensor whose rows are the results, if they are in no list of their own.
+    /// The tensor that has the results as its rows, if they are in no list of their own.
     pub(super) tensor: Option<FlatTensor>,
     /// For each client, the positions of its results in the order in which they are written.
     pub(super) positions: Vec<Vec<usize>>,

@@ -29,7 +29,7 @@ struct QueuedCall(Mutex<Option<Result<ReadyCall, RouteError>>>);
 // === impl ReadyCall ===
 
 impl ReadyCall {
-    /// Creates a call whose preparation has taken `tokenization` from `received` on.
+    /// Creates a call with a preparation that has taken `tokenization` from `received` on.
     pub(super) fn new(call: PreparedCall, (received, tokenization): (Tick, Duration), held: BufferGuard) -> Self {
         let sequences = call.sequences();
         let measures = CallMeasures {
