@@ -1,6 +1,8 @@
 //! The executor of a model: on the chosen GPU, or on the CPU where none is chosen, or where the GPU
 //! cannot execute the model and is not required.
 
+use std::fmt;
+
 use groupage_engine::{
     CpuExecutor, CudaLoadError, CudaOptions, DeviceChoice, Executor, LoadError, MemoryLimit, Model, open_gpu_executor,
 };
@@ -42,12 +44,21 @@ pub enum ExecutorLoadError {
 }
 
 /// An executor, and the reason for which it is not on the chosen device.
-#[derive(Debug)]
 pub struct LoadedExecutor {
     /// The executor.
     pub executor: Box<dyn Executor>,
     /// Error of the chosen GPU, if the CPU is used instead.
     pub refusal: Option<CudaLoadError>,
+}
+
+// === impl LoadedExecutor ===
+
+impl fmt::Debug for LoadedExecutor {
+    /// Prints the report of the executor.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { executor, refusal } = self;
+        f.debug_struct("LoadedExecutor").field("report", executor.report()).field("refusal", refusal).finish()
+    }
 }
 
 /// Creates the executor of a model. It takes as long as the weights need to be read and packed.

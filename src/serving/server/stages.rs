@@ -73,7 +73,7 @@ impl EngineInner {
             .unzip();
         let unprepared: Vec<ReceivedRequest> = unprepared.into_iter().flatten().collect();
         let mut prepared = self.prepare(unprepared).await.into_iter();
-        let fill = |ready: Option<Result<ReadyCall, RouteError>>| {
+        let fill = |ready: Option<Result<ReadyCall, RouteError>>| -> Result<ReadyCall, RouteError> {
             let ready = ready.or_else(|| prepared.next()).unwrap_or_else(|| Err(panic_error().into()))?;
             Ok(ready.reserve_response(&self.parts.buffers)?)
         };
