@@ -46,10 +46,10 @@ impl ModelMount {
     /// No volume has the directory.
     pub(super) fn find(pod: &Value, settings: &EngineSettings) -> Result<Self, SkippedPod> {
         let EngineSettings { model, volume, .. } = settings;
-        if super::parse_path(model).is_none() {
+        let Some(model) = &super::parse_path(model) else {
             return Err(SkipReason::NoModelVolume
                 .with_detail(format!("engine.model of its policy is {model:?}; expected {MODEL_PATH}")));
-        }
+        };
         let is_wanted = |mount: &ContainerMount<'_>| volume.as_deref().is_none_or(|name| name == mount.volume);
         let above = mounts(pod).filter(|mount| is_wanted(mount) && mount.contains(model));
         // The deepest mount hides those above it.
