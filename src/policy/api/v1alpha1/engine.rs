@@ -27,7 +27,7 @@ pub struct EngineSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_invariant: Option<bool>,
     /// Maximum number of tokens of an input, if it is to be below that of the model. Longer inputs
-    /// are truncated where a call allows it, and refused otherwise.
+    /// are cut, or refused if the call declines that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub item_tokens_max: Option<u32>,
 }
