@@ -208,13 +208,6 @@ impl TextTokenizer {
         self.checked(TokenSequence { ids: kept, type_ids, is_truncated })
     }
 
-    /// Returns the number of bytes that token ids have in the vocabulary, each with a separator: about
-    /// the size of the text that [`Self::decode`] returns, and rarely less.
-    #[must_use]
-    pub fn vocabulary_bytes(&self, ids: &[u32]) -> usize {
-        ids.iter().map(|id| self.tokenizer.id_to_token(*id).map_or(0, |token| token.len()) + 1).sum()
-    }
-
     /// Returns the text of token ids, with or without the text of special tokens.
     ///
     /// # Errors

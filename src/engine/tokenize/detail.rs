@@ -2,7 +2,7 @@
 
 use tokenizers::Tokenizer;
 
-use super::TokenError;
+use super::{TextTokenizer, TokenError};
 
 /// A token of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +24,17 @@ pub enum OffsetUnit {
     Bytes,
     /// Code points of Unicode.
     Chars,
+}
+
+// === impl TextTokenizer ===
+
+impl TextTokenizer {
+    /// Returns the number of bytes that token ids have in the vocabulary, each with a separator: about
+    /// the size of the text that [`Self::decode`] returns, and rarely less.
+    #[must_use]
+    pub fn vocabulary_bytes(&self, ids: &[u32]) -> usize {
+        ids.iter().map(|id| self.tokenizer.id_to_token(*id).map_or(0, |token| token.len()) + 1).sum()
+    }
 }
 
 /// Returns the tokens of a text.

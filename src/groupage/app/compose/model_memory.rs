@@ -19,7 +19,7 @@ impl ModelMemory {
     ///
     /// # Errors
     /// The model leaves too little memory for the proxy.
-    pub(super) fn limits_beside(self, configured: ProcessLimits, memory_limit: u64) -> Result<ProcessLimits, String> {
+    pub(super) fn limits_beside(self, configured: &ProcessLimits, memory_limit: u64) -> Result<ProcessLimits, String> {
         let Self { weights, scratch } = self;
         let rest = memory_limit.saturating_sub(weights).saturating_sub(scratch);
         if rest < PROCESS_BYTES_MIN {
@@ -67,24 +67,20 @@ mod tests {
 
     #[test]
     fn limits_fit_beside_the_model() {
-        let limits = MODEL.limits_beside(CONFIGURED, 328 << 20).unwrap();
+        let limits = MODEL.limits_beside(&CONFIGURED, 328 << 20).unwrap();
         // As without a model under a limit of 128 MiB.
         assert_eq!(limits, ProcessLimits { connections_max: 806, buffered_bytes_max: 32 << 20 });
-        assert_eq!(MODEL.limits_beside(CONFIGURED, 8 << 30).unwrap(), CONFIGURED);
-        assert_eq!(
-            ModelMemory::default().limits_beside(limits.clone(), 128 << 20).unwrap(),
-            limits,
-            "nothing is raised"
-        );
+        assert_eq!(MODEL.limits_beside(&CONFIGURED, 8 << 30).unwrap(), CONFIGURED);
+        assert_eq!(ModelMemory::default().limits_beside(&limits, 128 << 20).unwrap(), limits, "nothing is raised");
     }
 
     #[test]
     fn a_model_that_leaves_nothing_is_refused_with_the_sum() {
-        let error = MODEL.limits_beside(CONFIGURED, 220 << 20).unwrap_err();
+        let error = MODEL.limits_beside(&CONFIGURED, 220 << 20).unwrap_err();
         for part in ["90 MiB of packed weights", "110 MiB of working memory", "memory limit of 220 MiB", "at least 23"]
         {
             assert!(error.contains(part), "{part}: {error}");
         }
-        assert!(MODEL.limits_beside(CONFIGURED, 240 << 20).is_ok());
+        assert!(MODEL.limits_beside(&CONFIGURED, 240 << 20).is_ok());
     }
 }

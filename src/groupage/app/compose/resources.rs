@@ -74,7 +74,7 @@ fn process_limits(policy: &Policy, model: ModelMemory) -> Result<ProcessLimits, 
     let Some(group) = ControlGroup::find(Path::new("/")).filter(|_| model != ModelMemory::default()) else {
         return Ok(configured);
     };
-    let limits = model.limits_beside(configured.clone(), group.limit())?;
+    let limits = model.limits_beside(&configured, group.limit())?;
     log_lowered(&configured, &limits);
     Ok(limits)
 }
