@@ -37,8 +37,8 @@ impl CallForm {
 // === impl Endpoint ===
 
 impl Endpoint {
-    /// Returns the form of a call that may be merged; `None` for any other call, for a protocol with a
-    /// single form, and for a tensor.
+    /// Returns the form of a call that may be merged; `None` for any other call, for a protocol
+    /// with a single form, and for a tensor.
     #[must_use]
     pub fn form_of(&self, call: &Call) -> Option<CallForm> {
         if self.shape.payload != Payload::Items || call.found.tensor.is_some() {

@@ -7,8 +7,9 @@
 //! them. A number between 0 and 1 may be a probability, and is compared relative to its product with
 //! its logarithm, which the model rounds. A number that is a value of its own and an integer is a
 //! class or a count, and has to be equal. So has an element of a tensor, unless its datatype is one
-//! of floating-point numbers. The form of a tensor does not matter: its elements are compared in a
-//! JSON document, in binary form and in a gRPC message.
+//! of floating-point numbers; a tensor without a datatype is one of integers if all of its elements
+//! are. The form of a tensor does not matter: its elements are compared in a JSON document, in
+//! binary form and in a gRPC message.
 
 mod floats;
 mod scale;

@@ -231,8 +231,8 @@ fn part_lists(call: &Call, range: &Range<usize>) -> Option<Vec<(Span, Span)>> {
     Some(lists)
 }
 
-/// Returns the number of rows of a part as text, with the number that it replaces. `None` if the items
-/// are not the rows of a tensor.
+/// Returns the number of rows of a part as text, with the number that it replaces. `None` if the
+/// items are not the rows of a tensor.
 fn part_rows(call: &Call, range: &Range<usize>) -> Option<(Span, String)> {
     call.found.tensor.as_ref().map(|tensor| (tensor.count, range.len().to_string()))
 }
@@ -246,8 +246,8 @@ fn part_len(call: &Call, range: &Range<usize>) -> Option<usize> {
     Some(call.body.len().saturating_sub(left_out) + own.sum::<usize>())
 }
 
-/// Returns the body of a part: that of the call, with the part's own items in place of each list, and
-/// their number in place of that of all rows.
+/// Returns the body of a part: that of the call, with the part's own items in place of each list,
+/// and their number in place of that of all rows.
 fn part_body(call: &Call, range: &Range<usize>) -> Option<Bytes> {
     let (lists, rows) = (part_lists(call, range)?, part_rows(call, range));
     let items = lists.iter().map(|(list, own)| (*list, [&b"["[..], own.of(&call.body), b"]"]));

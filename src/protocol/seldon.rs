@@ -1,8 +1,8 @@
-//! Version 0 of the protocol of Seldon Core: rows in `data.ndarray`, or along the first dimension of
-//! `data.tensor`.
+//! Version 0 of the protocol of Seldon Core: rows in `data.ndarray`, or along the first dimension
+//! of `data.tensor`.
 //!
-//! A server answers a tensor with a tensor if its results are numbers, else with `data.ndarray`. The
-//! id of a call (`meta.puid`) is repeated in its response. Other kinds of payload (`tftensor`,
+//! A server answers a tensor with a tensor if its results are numbers, else with `data.ndarray`.
+//! The id of a call (`meta.puid`) is repeated in its response. Other kinds of payload (`tftensor`,
 //! `strData`, `binData`, `jsonData`) are left out, and so is `/feedback`.
 
 use crate::json::Base64Form;

@@ -164,8 +164,8 @@ pub(crate) enum ResultLayout {
     Map { at: Pointer, key: Pointer },
 }
 
-/// Positions in a tensor without a name: an object with a shape and a flat list of numbers. Its rows
-/// along the first dimension are items or results.
+/// Positions in a tensor without a name: an object with a shape and a flat list of numbers. Its
+/// rows along the first dimension are items or results.
 #[derive(Debug, Clone)]
 pub(crate) struct TensorPointers {
     /// The object.

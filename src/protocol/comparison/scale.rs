@@ -13,8 +13,8 @@ pub(super) fn tensor_scale(doc: &[u8], tensor: Span) -> f64 {
     data.map_or(0.0, |data| largest_magnitude(doc, data.value, true))
 }
 
-/// Returns the largest magnitude of the elements of a tensor without a datatype; zero if all of them
-/// are integers.
+/// Returns the largest magnitude of the elements of a tensor without a datatype; zero if all of
+/// them are integers.
 pub(super) fn elements_scale(doc: &[u8], elements: Span) -> f64 {
     let is_rounded = |element: Span| !json::is_integer(element.of(doc));
     if Elements::new(doc, elements).any(is_rounded) { largest_magnitude(doc, elements, false) } else { 0.0 }

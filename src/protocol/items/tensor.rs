@@ -1,9 +1,9 @@
 //! Tensors in place of lists: the rows along the first dimension are the items of a call, or the
 //! results of a response.
 //!
-//! Such a tensor is an object with a shape and a flat list of numbers, row by row. It has no datatype,
-//! so a server derives that of the whole array from all numbers. Tensors with names and datatypes
-//! are left out: several of them make one call (`v2`).
+//! Such a tensor is an object with a shape and a flat list of numbers, row by row. It has no
+//! datatype, so a server derives that of the whole array from all numbers. Tensors with names and
+//! datatypes are left out: several of them make one call (`v2`).
 
 use super::{ItemError, ItemSpans, Slot};
 use crate::json::{DuplicateKey, Elements, JsonType, LocatedValue, ObjectIndex, Span, kind, scalar_class};
@@ -31,8 +31,8 @@ pub(crate) struct FlatTensor {
 pub(crate) struct ItemTensor {
     /// The first number of the shape, which counts the rows.
     pub(crate) count: Span,
-    /// The class of the numbers, in which calls of one batch agree. The other dimensions are compared
-    /// as a part of the document.
+    /// The class of the numbers, in which calls of one batch agree. The other dimensions are
+    /// compared as a part of the document.
     pub(crate) class: Vec<u8>,
 }
 
@@ -85,8 +85,8 @@ pub(super) fn locate(
 // === impl FlatTensor ===
 
 impl FlatTensor {
-    /// Locates a tensor. `None` if it has no shape or no list, or if the shape has no rows or no numbers
-    /// in a row.
+    /// Locates a tensor. `None` if it has no shape or no list, or if the shape has no rows or no
+    /// numbers in a row.
     ///
     /// # Errors
     /// A key on the path to it occurs twice.
@@ -102,8 +102,8 @@ impl FlatTensor {
         Ok(count.map(|count| Self { count, values, dimensions }))
     }
 
-    /// Cuts the list into parts with these numbers of rows. `None` if it does not have exactly these
-    /// rows, or if `is_element` rejects an element.
+    /// Cuts the list into parts with these numbers of rows. `None` if it does not have exactly
+    /// these rows, or if `is_element` rejects an element.
     pub(crate) fn cut(&self, doc: &[u8], parts: &[usize], is_element: impl FnMut(Span) -> bool) -> Option<Vec<Span>> {
         let found = json_rows(doc, self.values.value, &self.dimensions, parts, is_element)?;
         (found.form == DataForm::Flat).then_some(found.parts)

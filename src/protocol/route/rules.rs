@@ -1,5 +1,5 @@
-//! The rules of a route as a policy states them: which calls it matches, which of them share a batch,
-//! and how large they may be.
+//! The rules of a route as a policy states them: which calls it matches, which of them share a
+//! batch, and how large they may be.
 //!
 //! The rules of all routes are compiled by [`Routes`](super::Routes).
 

@@ -208,8 +208,8 @@ fn add_counters(parts: &[LocatedPart<'_>], pointer: &Pointer) -> Result<Vec<(Spa
     usage::add_numbers(&values).map_err(|IndivisibleCounter| MismatchKind::Shape)
 }
 
-/// Returns `true` if a response has the same list as the first one, with rows of the same shape in a
-/// tensor, and indexes if that has them.
+/// Returns `true` if a response has the same list as the first one, with rows of the same shape in
+/// a tensor, and indexes if that has them.
 fn has_list(part: &LocatedPart<'_>, index: usize, (first, list): (&LocatedPart<'_>, &ResultList)) -> bool {
     let key = |list: &ResultList, doc: &[u8]| list.key.map(|key| key.of(doc).to_vec());
     let is_indexed = |part: &LocatedPart<'_>| part.results.index.iter().any(Option::is_some);

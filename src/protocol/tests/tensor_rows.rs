@@ -238,8 +238,8 @@ proptest! {
         }
     }
 
-    /// A response with one changed byte still has the rows of all members, or no member receives a part
-    /// of it.
+    /// A response with one changed byte still has the rows of all members, or no member receives a
+    /// part of it.
     #[test]
     fn a_damaged_tensor_is_cut_soundly_or_not_at_all(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
         let endpoint = seldon();

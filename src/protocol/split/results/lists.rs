@@ -14,7 +14,8 @@ use crate::shape::{ProtocolShape, ResultLayout, ResultType};
 // === impl ResultList ===
 
 impl ResultList {
-    /// Returns the rows of the tensor in a response, and the tensor. `None` if the response has none.
+    /// Returns the rows of the tensor in a response, and the tensor. `None` if the response has
+    /// none.
     ///
     /// # Errors
     /// The rows are not `total`, the numbers do not match the shape, or there are results in a list,
