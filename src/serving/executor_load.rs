@@ -17,7 +17,7 @@ pub struct ExecutorSettings {
     /// Whether a model is refused that the chosen GPU cannot execute. It is executed on the CPU
     /// otherwise.
     pub is_device_required: bool,
-    /// Maximum memory on a GPU.
+    /// Maximum memory on a GPU. On the CPU, the caller compares the demand with its limit.
     pub memory: MemoryLimit,
     /// Whether an executor is refused if its results depend on the batch.
     pub batch_invariant: bool,

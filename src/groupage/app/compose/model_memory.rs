@@ -1,8 +1,10 @@
 //! The memory of a model that the process executes, beside the limits on its connections and
 //! buffers.
 
-use crate::config::{ProcessLimits, format_size};
+use crate::config::{MemoryBudget, ProcessLimits, format_size};
 use crate::memory::{PROCESS_BYTES_MIN, buffered_bytes_within, connections_within};
+
+const MILLION: u64 = 1_000_000;
 
 /// Memory of a model and of its executor in bytes, without files, which the kernel can drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -14,6 +16,27 @@ pub(super) struct ModelMemory {
 // === impl ModelMemory ===
 
 impl ModelMemory {
+    /// Checks the memory against `engine.memory`. A share is one of the memory limit.
+    ///
+    /// # Errors
+    /// The model needs more.
+    pub(super) fn check_budget(self, budget: MemoryBudget, memory_limit: u64) -> Result<(), String> {
+        let Self { weights, scratch } = self;
+        let budget = match budget {
+            MemoryBudget::Bytes(bytes) => bytes,
+            MemoryBudget::FreeShare(share) => memory_limit / MILLION * u64::from(share.ppm()),
+        };
+        let sum = weights.saturating_add(scratch);
+        if sum <= budget {
+            return Ok(());
+        }
+        let [weights, scratch, sum, budget] = [weights, scratch, sum, budget].map(to_mebibytes);
+        Err(format!(
+            "engine.memory: {weights} of packed weights and {scratch} of working memory are {sum}, above the budget of \
+             {budget}: raise it to at least {sum}, or serve a smaller model"
+        ))
+    }
+
     /// Returns limits of the process that fit into the memory limit beside the model. They are those
     /// that were configured, or lower.
     ///
@@ -61,6 +84,7 @@ fn to_mebibytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::parse_share;
 
     const MODEL: ModelMemory = ModelMemory { weights: 90 << 20, scratch: 110 << 20 };
     const CONFIGURED: ProcessLimits = ProcessLimits { connections_max: 10_000, buffered_bytes_max: 64 << 20 };
@@ -72,6 +96,18 @@ mod tests {
         assert_eq!(limits, ProcessLimits { connections_max: 806, buffered_bytes_max: 32 << 20 });
         assert_eq!(MODEL.limits_beside(&CONFIGURED, 8 << 30).unwrap(), CONFIGURED);
         assert_eq!(ModelMemory::default().limits_beside(&limits, 128 << 20).unwrap(), limits, "nothing is raised");
+    }
+
+    #[test]
+    fn a_model_above_its_budget_is_refused_with_the_sum() {
+        let share = |text| MemoryBudget::FreeShare(parse_share(text).unwrap());
+        for budget in [MemoryBudget::Bytes(200 << 20), share("50%"), share("100%")] {
+            assert_eq!(MODEL.check_budget(budget, 400 << 20), Ok(()), "{budget:?}");
+        }
+        for budget in [MemoryBudget::Bytes((200 << 20) - 1), share("49%")] {
+            let error = MODEL.check_budget(budget, 400 << 20).unwrap_err();
+            assert!(error.starts_with("engine.memory: 90 MiB") && error.contains("at least 200 MiB"), "{error}");
+        }
     }
 
     #[test]

@@ -71,10 +71,15 @@ impl ProcessResources {
 /// control group.
 fn process_limits(policy: &Policy, model: ModelMemory) -> Result<ProcessLimits, BoxError> {
     let configured = policy.proxy.process.clone();
-    let Some(group) = ControlGroup::find(Path::new("/")).filter(|_| model != ModelMemory::default()) else {
+    if model == ModelMemory::default() {
         return Ok(configured);
-    };
-    let limits = model.limits_beside(&configured, group.limit())?;
+    }
+    // Without a control group, no share of its limit can be exceeded.
+    let memory_limit = ControlGroup::find(Path::new("/")).map_or(u64::MAX, |group| group.limit());
+    if let Some(budget) = policy.engine.as_ref().and_then(|engine| engine.memory) {
+        model.check_budget(budget, memory_limit)?;
+    }
+    let limits = model.limits_beside(&configured, memory_limit)?;
     log_lowered(&configured, &limits);
     Ok(limits)
 }
