@@ -40,7 +40,8 @@ const FILES: [(&str, &str); 8] = [
     ("weights-2", "model-00002-of-00002.safetensors"),
 ];
 
-/// A policy whose batches are of 8 calls, or of those of the last 200 ms.
+/// A policy whose batches are of 8 calls, or of those of the last 200 ms. The requests fit on a node
+/// of two cores beside the pods of other cases.
 const POLICY: &str = "
 apiVersion: groupage.dev/v1alpha1
 kind: BatchPolicy
@@ -50,6 +51,7 @@ spec:
   scheduling: {policy: Static, items: 8, delay: 200ms}
   limits: {queueDelayMax: 200ms}
   engine: {model: /models/bert}
+  injection: {cpuRequest: 100m, memoryRequest: 128Mi}
 ";
 
 /// A workload that serves nothing itself, with a Service. `ITEMS` are the files of the model.
