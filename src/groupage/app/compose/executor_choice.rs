@@ -89,7 +89,7 @@ mod tests {
         let config = EngineConfig { device: EngineDevice::Cuda, ..EngineConfig::new("/models/m") };
         match choose_executor(&config) {
             Ok(ExecutorChoice { settings, .. }) => {
-                assert!(settings.is_device_required && settings.device != DeviceChoice::Cpu)
+                assert!(settings.is_device_required && settings.device != DeviceChoice::Cpu);
             }
             Err(error) => {
                 let error = error.to_string();
