@@ -21,7 +21,7 @@ use bytes::Bytes;
 use http::header::HeaderMap;
 
 use floats::decode_floats;
-use scale::{elements_scale, holds_list, largest_magnitude, probability_scale, tensor_scale, to_number};
+use scale::{holds_list, probability_scale, to_number};
 
 use crate::call::Call;
 use crate::json::{self, Elements, JsonRules, JsonType, Members, NESTING_MAX, Span, kind, unescape};
@@ -308,43 +308,7 @@ impl Comparer<'_> {
         Ok(())
     }
 
-    /// Returns the scale of the member at the current path of an object with this scale: that of a
-    /// tensor applies to its elements, and its shape has to be equal.
-    fn member_scale(&self, scale: Scale) -> Scale {
-        if self.shape.tensor.as_ref().is_some_and(|tensor| tensor.shape.tokens() == self.path) {
-            return Some(0.0);
-        }
-        let [outputs, _, name] = self.path.as_slice() else { return scale };
-        match name.as_str() {
-            _ if self.shape.payload != Payload::Tensors || outputs != "outputs" => scale,
-            "data" => scale,
-            "shape" => Some(0.0),
-            _ => None,
-        }
-    }
-
-    /// Returns the scale of a result. That of a tensor is the scale of its elements, and zero if they
-    /// are exact.
-    fn result_scale(&self, results: [Span; 2]) -> f64 {
-        if self.shape.payload != Payload::Tensors {
-            return self.scale_of(results);
-        }
-        let tensors = self.docs.into_iter().zip(results);
-        tensors.map(|(doc, tensor)| tensor_scale(doc, tensor)).fold(0.0, f64::max)
-    }
-
-    /// Returns the largest magnitude of the numbers in two values that are not exact.
-    fn scale_of(&self, values: [Span; 2]) -> f64 {
-        let largest = |(doc, value): (&[u8], Span)| largest_magnitude(doc, value, false);
-        self.docs.into_iter().zip(values).map(largest).fold(0.0, f64::max)
-    }
-
-    /// Returns the scale of the elements of two tensors without datatypes.
-    fn elements_scale(&self, lists: [Span; 2]) -> f64 {
-        self.docs.into_iter().zip(lists).map(|(doc, list)| elements_scale(doc, list)).fold(0.0, f64::max)
-    }
-
-    /// Returns `true` if the current path leads to the elements of such a tensor.
+    /// Returns `true` if the current path leads to the elements of a tensor without a datatype.
     fn is_elements(&self) -> bool {
         self.shape.tensor.as_ref().is_some_and(|tensor| tensor.values.tokens() == self.path)
     }
