@@ -42,7 +42,7 @@ pub(crate) enum WorkerState {
     Failed,
 }
 
-/// What is known of an executor that was created.
+/// The description of an executor that was created.
 #[derive(Debug, Clone)]
 pub(crate) struct ReadyExecutor {
     pub(crate) report: ExecutorReport,

@@ -68,8 +68,8 @@ impl ControlGroup {
     /// Returns the group without the memory of a model: limit and usage are those of the rest of the
     /// process.
     ///
-    /// A model takes the same memory from its start to its end, so it is no sign of pressure, however
-    /// large its share of the limit is. Of its files, the kernel keeps the pages that are in use and
+    /// The memory of a model has a fixed maximum, so it is no sign of pressure, however large its share
+    /// of the limit is. Of its files, the kernel keeps the pages that are in use and
     /// can drop them at any time, so active file pages are not in use either.
     #[must_use]
     pub fn without_model(self, bytes: u64) -> Self {
