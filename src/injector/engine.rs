@@ -27,7 +27,8 @@ const PATH_CHARS_MAX: usize = 256;
 pub(super) const CPU_REQUEST: &str = "1";
 /// Default memory request and limit. Weights in 32 bits and intermediate results of 16 384 tokens
 /// have, by their sizes, 0.6 GiB for an encoder of 86 million parameters (BERT base), and 1.5 GiB for
-/// one of 303 million (BERT large, XLM-RoBERTa large); the rest is for the tokenizer and the proxy.
+/// one of 303 million (BERT large); the rest is for the proxy and a tokenizer of some 10,000 words.
+/// One of 250,000, as of XLM-RoBERTa, takes hundreds of MiB, which is too much beside 1.5 GiB.
 /// Embeddings of tokens are read from the files as they are needed. The kernel reclaims the memory of
 /// its cache of files under pressure.
 pub(super) const MEMORY_REQUEST: &str = "1Gi";

@@ -215,7 +215,7 @@ fn locate_list(
     // A list that begins with a number is a single item on routes where an item is a list of
     // numbers.
     let flat = Elements::new(doc, value).next().is_some_and(|first| kind(doc, first.start) == JsonType::Number);
-    if flat && shape.item_is != ItemIs::Element {
+    if flat && !matches!(shape.item_is, ItemIs::Element | ItemIs::Row) {
         let fits = if shape.item_is == ItemIs::Tokens { is_tokens(doc, value) } else { is_numbers(doc, value) };
         return if fits { Ok((vec![value], true)) } else { Err(ItemError::Form) };
     }
@@ -225,7 +225,7 @@ fn locate_list(
         if items.len() == count_max {
             return Err(ItemError::Many(count_max + 1 + elements.count()));
         }
-        if shape.item_is == ItemIs::Numbers && kind(doc, element.start) != JsonType::Array {
+        if matches!(shape.item_is, ItemIs::Numbers | ItemIs::Row) && kind(doc, element.start) != JsonType::Array {
             return Err(ItemError::Form);
         }
         items.push(element);

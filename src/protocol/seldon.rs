@@ -1,13 +1,14 @@
 //! Version 0 of the protocol of Seldon Core: rows in `data.ndarray`, or along the first dimension
 //! of `data.tensor`.
 //!
-//! A server answers a tensor with a tensor if its results are numbers, else with `data.ndarray`.
+//! An array of one dimension, in either form, may be one example with several features, so it is not
+//! merged. A server answers a tensor with a tensor if its results are numbers, else with `data.ndarray`.
 //! The id of a call (`meta.puid`) is repeated in its response. Other kinds of payload (`tftensor`,
 //! `strData`, `binData`, `jsonData`) are left out, and so is `/feedback`.
 
 use crate::json::Base64Form;
 use crate::pointer::Pointer;
-use crate::shape::{Class, ProtocolShape, TensorPointers};
+use crate::shape::{Class, ItemIs, ProtocolShape, TensorPointers};
 
 /// Suffix of the path.
 const SUFFIX: &str = "/predictions";
@@ -22,6 +23,7 @@ pub(crate) fn is_path(path: &str) -> bool {
 /// Returns the shape of `/api/v0.1/predictions` and `/api/v1.0/predictions`.
 pub(crate) fn predictions() -> ProtocolShape {
     ProtocolShape {
+        item_is: ItemIs::Row,
         class: Class::Strict(Base64Form::Plain),
         ids: vec![Pointer::from_static("/meta/puid")],
         call_id: Some(Pointer::from_static("/meta/puid")),

@@ -125,6 +125,8 @@ pub(crate) enum BareValue {
 pub(crate) enum ItemIs {
     /// A list of items.
     Element,
+    /// No list of items: each item is a list.
+    Row,
     /// A single item if it consists of numbers.
     Numbers,
     /// A single item if it consists of integers, which are token ids.

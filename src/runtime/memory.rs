@@ -14,12 +14,14 @@
 //! the limit. When a bound is reached, connections and bodies that their clients leave unfinished
 //! are evicted in favour of new ones.
 
+mod anonymous;
 mod budget;
 mod cgroup;
 mod eviction;
 mod guard;
 mod pressure;
 
+pub use anonymous::anonymous_bytes;
 pub use budget::{BufferBudget, BufferGuard, BuffersFull, EvictedError};
 pub use cgroup::ControlGroup;
 pub use eviction::{EvictionMember, EvictionSet};
@@ -76,5 +78,7 @@ mod tests {
         assert_eq!(connections_within(128 << 20, 32 << 20), 806);
         let least = connections_within(PROCESS_BYTES_MIN, 1 << 20);
         assert!((CONNECTIONS_MIN..CONNECTIONS_MIN + 2).contains(&least), "{least}");
+        let idle = PressureLevel::of(BASE, PROCESS_BYTES_MIN);
+        assert_eq!(idle, PressureLevel::None, "a process without calls is under no pressure at the least limit");
     }
 }

@@ -53,6 +53,13 @@ pub struct LoadedExecutor {
 
 // === impl LoadedExecutor ===
 
+impl From<Box<dyn Executor>> for LoadedExecutor {
+    /// The executor of the chosen device.
+    fn from(executor: Box<dyn Executor>) -> Self {
+        Self { executor, refusal: None }
+    }
+}
+
 impl fmt::Debug for LoadedExecutor {
     /// Prints the report of the executor.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use groupage_batching::ReplayBudget;
-use groupage_engine::{Executor, ExecutorReport};
+use groupage_engine::ExecutorReport;
 use groupage_proxy::backend::{Backend, Forwarder};
 use groupage_proxy::upstream::ServerIdentity;
 use groupage_runtime::clock::Clock;
@@ -23,14 +23,12 @@ use tokio::sync::{Semaphore, watch};
 
 use self::backend::EngineBackend;
 use self::forwarder::EngineForwarder;
-use crate::executor_load::{ExecutorSettings, load_executor};
+use crate::executor_load::{ExecutorSettings, LoadedExecutor, load_executor};
 use crate::model::ServedModel;
 use crate::prepared::InputSequence;
 use crate::routes::views::CONCURRENT_CALLS_MAX;
-use crate::worker::{ExecutedJob, ExecutionFailure, WorkerHandle, WorkerState};
+use crate::worker::{ExecutedJob, ExecutionFailure, ReadyExecutor, WorkerHandle, WorkerState};
 
-/// Begin of the kernels in the report of an executor on the CPU.
-const CPU: &str = "CPU";
 /// Value of the server's name in its identity.
 const SERVER: &str = concat!("groupage-engine/", env!("CARGO_PKG_VERSION"));
 
@@ -101,17 +99,17 @@ impl EngineServer {
     /// The system provides no thread.
     pub fn start(model: Arc<ServedModel>, settings: ExecutorSettings, parts: EngineParts) -> std::io::Result<Self> {
         let loaded = model.clone();
-        Self::start_with(model, parts, move || load_executor(&loaded, settings).map(|loaded| loaded.executor))
+        Self::start_with(model, parts, move || load_executor(&loaded, settings))
     }
 
     /// Starts the server with any executor, which `load` creates.
     ///
     /// # Errors
     /// The system provides no thread.
-    pub fn start_with<E: std::fmt::Display>(
+    pub fn start_with<L: Into<LoadedExecutor>, E: std::fmt::Display>(
         model: Arc<ServedModel>,
         parts: EngineParts,
-        load: impl FnOnce() -> Result<Box<dyn Executor>, E> + Send + 'static,
+        load: impl FnOnce() -> Result<L, E> + Send + 'static,
     ) -> std::io::Result<Self> {
         tracing::info!(
             model = model.name(),
@@ -165,8 +163,8 @@ impl EngineServer {
 
     /// Resolves with the device when the weights are packed; with `None` if they cannot be.
     pub async fn loaded(&self) -> Option<LoadedDevice> {
-        let report = self.inner.worker.loaded().await?;
-        Some(describe_device(self.inner.model.name(), &self.inner.parts.device, &report))
+        let executor = self.inner.worker.loaded().await?;
+        Some(describe_device(self.inner.model.name(), &self.inner.parts.device, &executor))
     }
 
     /// Resolves when the executor has failed. No call can be answered from then on, so the process
@@ -193,7 +191,7 @@ impl EngineServer {
         let model = &self.inner.model;
         let (state, executor) = match self.inner.worker.state() {
             WorkerState::Loading => ("loading", None),
-            WorkerState::Ready(report) => ("ready", Some(report_json(&report))),
+            WorkerState::Ready(executor) => ("ready", Some(report_json(&executor.report))),
             WorkerState::Failed => ("failed", None),
         };
         json!({
@@ -234,18 +232,17 @@ impl EngineInner {
     }
 }
 
-/// Describes the device of an executor, which the name of its kernels begins with.
-fn describe_device(model: &str, chosen: &DeviceNote, report: &ExecutorReport) -> LoadedDevice {
-    let on_cpu = report.kernels.starts_with(CPU);
-    let is_fallback = chosen.is_gpu && on_cpu;
-    let ExecutorReport { kernels, threads, .. } = report;
-    let executed = if on_cpu {
-        format!("the model {model} is executed on the CPU ({kernels}, {threads} threads)")
-    } else {
+/// Describes the device of an executor: the chosen one, or the CPU if the chosen GPU refuses the model.
+fn describe_device(model: &str, chosen: &DeviceNote, executor: &ReadyExecutor) -> LoadedDevice {
+    let ReadyExecutor { report: ExecutorReport { kernels, threads, .. }, refusal } = executor;
+    let executed = if chosen.is_gpu && refusal.is_none() {
         format!("the model {model} is executed on a GPU ({kernels})")
+    } else {
+        format!("the model {model} is executed on the CPU ({kernels}, {threads} threads)")
     };
-    let reason = if is_fallback { "the GPU cannot execute it: see the log of the sidecar" } else { &chosen.reason };
-    LoadedDevice { description: format!("{executed}: {reason}"), is_fallback }
+    let reason =
+        refusal.as_ref().map_or_else(|| chosen.reason.clone(), |error| format!("the GPU cannot execute it: {error}"));
+    LoadedDevice { description: format!("{executed}: {reason}"), is_fallback: refusal.is_some() }
 }
 
 fn report_json(report: &ExecutorReport) -> Value {

@@ -14,10 +14,11 @@ use std::thread;
 use std::time::Duration;
 
 use groupage_batching::Tick;
-use groupage_engine::{DeviceUsage, ExecuteError, Executor, ExecutorReport, SequenceResult};
+use groupage_engine::{CudaLoadError, DeviceUsage, ExecuteError, ExecutorReport, SequenceResult};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::job::JobExecution;
+use crate::executor_load::LoadedExecutor;
 use crate::prepared::InputSequence;
 use groupage_runtime::clock::Clock;
 use groupage_runtime::telemetry::{EngineDeviceCounts, Metrics};
@@ -36,9 +37,17 @@ pub(crate) enum WorkerState {
     /// The weights are being packed.
     Loading,
     /// Batches are executed.
-    Ready(Arc<ExecutorReport>),
+    Ready(Arc<ReadyExecutor>),
     /// The executor could not be created, has panicked, or has lost its device.
     Failed,
+}
+
+/// The description of an executor that was created.
+#[derive(Debug, Clone)]
+pub(crate) struct ReadyExecutor {
+    pub(crate) report: ExecutorReport,
+    /// Error of the chosen GPU, if the CPU is used instead.
+    pub(crate) refusal: Option<CudaLoadError>,
 }
 
 /// Reason for which a job has no results.
@@ -116,12 +125,13 @@ impl WorkerHandle {
     ///
     /// # Errors
     /// The system provides no thread.
-    pub(crate) fn start<E>(
-        load: impl FnOnce() -> Result<Box<dyn Executor>, E> + Send + 'static,
+    pub(crate) fn start<L, E>(
+        load: impl FnOnce() -> Result<L, E> + Send + 'static,
         metrics: Arc<Metrics>,
         clock: Clock,
     ) -> std::io::Result<Self>
     where
+        L: Into<LoadedExecutor>,
         E: std::fmt::Display,
     {
         let (jobs, inbox) = mpsc::channel(JOBS_MAX);
@@ -146,12 +156,12 @@ impl WorkerHandle {
         self.state.borrow().clone()
     }
 
-    /// Resolves with the report of the executor once it is created; with `None` if it cannot be.
-    pub(crate) async fn loaded(&self) -> Option<Arc<ExecutorReport>> {
+    /// Resolves with the executor's report once it is created; with `None` if it cannot be.
+    pub(crate) async fn loaded(&self) -> Option<Arc<ReadyExecutor>> {
         let mut state = self.state.clone();
         let state = state.wait_for(|state| !matches!(state, WorkerState::Loading)).await.ok()?;
         match &*state {
-            WorkerState::Ready(report) => Some(report.clone()),
+            WorkerState::Ready(executor) => Some(executor.clone()),
             WorkerState::Loading | WorkerState::Failed => None,
         }
     }
@@ -168,11 +178,11 @@ impl WorkerHandle {
 // === impl Worker ===
 
 impl Worker {
-    fn run<E: std::fmt::Display>(mut self, load: impl FnOnce() -> Result<Box<dyn Executor>, E>) {
+    fn run<L: Into<LoadedExecutor>, E: std::fmt::Display>(mut self, load: impl FnOnce() -> Result<L, E>) {
         let began = self.clock.now();
         // What the closure captured is not used after a panic.
-        let mut executor = match catch_unwind(AssertUnwindSafe(load)) {
-            Ok(Ok(executor)) => executor,
+        let LoadedExecutor { mut executor, refusal } = match catch_unwind(AssertUnwindSafe(load)) {
+            Ok(Ok(loaded)) => loaded.into(),
             Ok(Err(error)) => return self.fail(&format!("the model cannot be loaded: {error}")),
             Err(_) => return self.fail("loading the model panicked"),
         };
@@ -180,7 +190,7 @@ impl Worker {
         log_ready(report, self.clock.now().since(began));
         self.metrics.engine_memory(report.weight_bytes, report.scratch_bytes);
         let mut token_ceiling = report.tokens_max;
-        self.state.send_replace(WorkerState::Ready(Arc::new(executor.report().clone())));
+        self.state.send_replace(WorkerState::Ready(Arc::new(ReadyExecutor { report: report.clone(), refusal })));
         while let Some(job) = self.inbox.blocking_recv() {
             let ExecutionJob { sequences, reply } = job;
             if reply.is_closed() {

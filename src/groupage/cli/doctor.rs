@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
-use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 
 use crate::api::v1alpha1::EngineDevice;
 use crate::config::{self, MachineLimits};
@@ -23,8 +22,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "MODEL_DIR")]
     engine: Option<PathBuf>,
     /// Device that executes the model: Auto, Cpu or Cuda
-    #[arg(long, value_name = "DEVICE", default_value = "Auto", ignore_case = true,
-          value_parser = PossibleValuesParser::new(["Auto", "Cpu", "Cuda"]).map(|name| to_device(&name)))]
+    #[arg(long, value_name = "DEVICE", default_value = "Auto", value_parser = config::parse_engine_device)]
     engine_device: EngineDevice,
 }
 
@@ -90,15 +88,6 @@ fn engine_lines() -> ReportLines {
     vec![("build", "this build has no engine: build it with `--features engine`".to_owned())]
 }
 
-/// Returns the device of a name.
-fn to_device(name: &str) -> EngineDevice {
-    match name.to_ascii_lowercase().as_str() {
-        "cpu" => EngineDevice::Cpu,
-        "cuda" => EngineDevice::Cuda,
-        _ => EngineDevice::Auto,
-    }
-}
-
 #[cfg(feature = "engine")]
 fn inspect_model(inspection: Inspection<'_>) -> Result<Vec<(&'static str, ReportLines)>, BoxError> {
     model::inspect(inspection)
@@ -160,6 +149,8 @@ fn format_bytes(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::FromArgMatches as _;
+
     use super::*;
 
     #[test]
@@ -179,8 +170,18 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_named_in_any_case() {
-        assert_eq!(["CPU", "cuda", "Auto"].map(to_device), [EngineDevice::Cpu, EngineDevice::Cuda, EngineDevice::Auto]);
+    fn a_device_is_named_in_any_case_and_an_unknown_one_is_refused() {
+        let parse = |arguments: &[&str]| {
+            let command = Args::augment_args(clap::Command::new("doctor").no_binary_name(true));
+            let matches = command.try_get_matches_from(arguments)?;
+            Args::from_arg_matches(&matches).map(|args| args.engine_device)
+        };
+        for (name, device) in [("CPU", EngineDevice::Cpu), ("cuda", EngineDevice::Cuda), ("Auto", EngineDevice::Auto)] {
+            assert_eq!(parse(&["--engine-device", name]).unwrap(), device);
+        }
+        assert_eq!(parse(&[]).unwrap(), EngineDevice::Auto);
+        let error = parse(&["--engine-device", "tpu"]).unwrap_err().to_string();
+        assert!(error.contains("tpu") && error.contains("choose Auto, Cpu or Cuda"), "{error}");
     }
 
     #[test]

@@ -45,3 +45,14 @@ impl EngineConfig {
         }
     }
 }
+
+/// Parses the name of a device, in any case.
+///
+/// # Errors
+/// There is no such device. The error lists those that exist.
+pub fn parse_engine_device(name: &str) -> Result<EngineDevice, &'static str> {
+    [EngineDevice::Auto, EngineDevice::Cpu, EngineDevice::Cuda]
+        .into_iter()
+        .find(|known| format!("{known:?}").eq_ignore_ascii_case(name))
+        .ok_or("choose Auto, Cpu or Cuda")
+}

@@ -1,6 +1,10 @@
 //! Tensors in place of lists: the rows along the first dimension are the items of a call, or the
 //! results of a response.
 //!
+//! A tensor of one dimension in a call is usually one example with several features, and a model that
+//! reads the whole vector would mix the values of several callers. It has no rows. In a response, one
+//! dimension is one number for each row.
+//!
 //! Such a tensor is an object with a shape and a flat list of numbers, row by row. It has no
 //! datatype, so a server derives that of the whole array from all numbers. Tensors with names and
 //! datatypes are left out: several of them make one call (`v2`).
@@ -39,8 +43,8 @@ pub(crate) struct ItemTensor {
 /// Locates the rows of the tensor of a validated body. `None` if the call has none.
 ///
 /// # Errors
-/// The numbers do not match the shape, there is a list of items beside the tensor, or the rows are
-/// too many.
+/// The numbers do not match the shape, which has less than two dimensions, there is a list of items
+/// beside the tensor, or the rows are too many.
 pub(super) fn locate(
     doc: &[u8],
     root: Span,
@@ -58,6 +62,9 @@ pub(super) fn locate(
         }
     }
     let tensor = FlatTensor::find(doc, &root, pointers)?.ok_or(ItemError::Form)?;
+    if tensor.dimensions.row.is_empty() {
+        return Err(ItemError::Form);
+    }
     let rows = tensor.dimensions.rows;
     // The positions of rows that are too many are not kept.
     let parts = if rows > count_max { vec![rows] } else { vec![1; rows] };
@@ -144,21 +151,29 @@ mod tests {
     }
 
     #[test]
+    fn a_tensor_of_one_dimension_has_no_rows() {
+        for tensor in [r#"{"shape":[4],"values":[1,2,3,4]}"#, r#"{"shape":[1],"values":[1]}"#] {
+            assert_eq!(locate_text(tensor).err(), Some(ItemError::Form), "{tensor}");
+        }
+        assert_eq!(locate_text(r#"{"shape":[4,1],"values":[1,2,3,4]}"#).unwrap().unwrap().count(), 4);
+    }
+
+    #[test]
     fn numbers_that_do_not_match_the_shape_are_no_rows() {
         for tensor in [
             r#"{"shape":[2,2],"values":[1,2,3]}"#,
             r#"{"shape":[2,2],"values":[1,2,3,4,5]}"#,
             r#"{"shape":[2,1],"values":[[1],[2]]}"#,
-            r#"{"shape":[2],"values":[1,"2"]}"#,
-            r#"{"shape":[2],"values":[1,null]}"#,
-            r#"{"shape":[2],"values":[true,false]}"#,
+            r#"{"shape":[2,1],"values":[1,"2"]}"#,
+            r#"{"shape":[2,1],"values":[1,null]}"#,
+            r#"{"shape":[2,1],"values":[true,false]}"#,
             r#"{"shape":[0,2],"values":[]}"#,
             r#"{"shape":[],"values":[1]}"#,
-            r#"{"shape":[2.0],"values":[1,2]}"#,
+            r#"{"shape":[2.0,1],"values":[1,2]}"#,
             r#"{"shape":[-1,1],"values":[1,2]}"#,
             r#"{"shape":2,"values":[1,2]}"#,
-            r#"{"shape":[2],"values":"12"}"#,
-            r#"{"shape":[5],"values":[1]}"#,
+            r#"{"shape":[2,1],"values":"12"}"#,
+            r#"{"shape":[5,1],"values":[1]}"#,
             r#"{"shape":[9223372036854775807,9],"values":[1]}"#,
             r#"{"values":[1]}"#,
             r#"{"shape":[1]}"#,
@@ -167,7 +182,7 @@ mod tests {
         ] {
             assert_eq!(locate_text(tensor).err(), Some(ItemError::Form), "{tensor}");
         }
-        assert_eq!(locate_text(r#"{"shape":[5],"values":[1,2,3,4,5]}"#).err(), Some(ItemError::Many(5)));
-        assert_eq!(locate_text(r#"{"shape":[1],"shape":[1],"values":[1]}"#).err(), Some(ItemError::Ambiguous));
+        assert_eq!(locate_text(r#"{"shape":[5,1],"values":[1,2,3,4,5]}"#).err(), Some(ItemError::Many(5)));
+        assert_eq!(locate_text(r#"{"shape":[1,1],"shape":[1,1],"values":[1]}"#).err(), Some(ItemError::Ambiguous));
     }
 }

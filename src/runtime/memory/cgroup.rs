@@ -17,6 +17,8 @@ pub struct ControlGroup {
     folder: PathBuf,
     version: CgroupVersion,
     limit: u64,
+    /// Memory of a model that the process executes; 0 for none.
+    model: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,13 +62,24 @@ impl ControlGroup {
         let limits = groups().filter_map(|folder| read_number(&folder.join(version.limit_file())));
         let limit = limits.filter(|bytes| *bytes < UNLIMITED).min()?;
         let folder = groups().find(|folder| folder.exists())?.to_owned();
-        Some(Self { folder, version, limit })
+        Some(Self { folder, version, limit, model: 0 })
+    }
+
+    /// Returns the group without the memory of a model: limit and usage are those of the rest of the
+    /// process.
+    ///
+    /// The memory of a model has a fixed maximum, so it is no sign of pressure, however large its share
+    /// of the limit is. Of its files, the kernel keeps the pages that are in use and
+    /// can drop them at any time, so active file pages are not in use either.
+    #[must_use]
+    pub fn without_model(self, bytes: u64) -> Self {
+        Self { model: bytes, ..self }
     }
 
     /// Returns the memory limit in bytes.
     #[must_use]
     pub const fn limit(&self) -> u64 {
-        self.limit
+        self.limit.saturating_sub(self.model)
     }
 
     /// Returns the bytes in use without reclaimable file pages, which is the working set as defined
@@ -75,11 +88,13 @@ impl ControlGroup {
     pub fn usage(&self) -> Option<u64> {
         let used = read_number(&self.folder.join(self.version.usage_file()))?;
         let stat = std::fs::read_to_string(self.folder.join("memory.stat")).unwrap_or_default();
-        let reclaimable = stat.lines().find_map(|line| {
-            let (name, bytes) = line.split_once(' ')?;
-            (name == self.version.inactive_file()).then(|| bytes.parse().ok())?
-        });
-        Some(used.saturating_sub(reclaimable.unwrap_or(0)))
+        let pages = |wanted: &str| -> u64 {
+            let find = |line: &str| line.split_once(' ').filter(|(name, _)| *name == wanted)?.1.parse().ok();
+            stat.lines().find_map(find).unwrap_or(0)
+        };
+        let active = if self.model == 0 { 0 } else { pages(self.version.active_file()) };
+        let reclaimable = pages(self.version.inactive_file()).saturating_add(active);
+        Some(used.saturating_sub(reclaimable).saturating_sub(self.model))
     }
 }
 
@@ -104,6 +119,13 @@ impl CgroupVersion {
         match self {
             Self::One => "total_inactive_file",
             Self::Two => "inactive_file",
+        }
+    }
+
+    const fn active_file(self) -> &'static str {
+        match self {
+            Self::One => "total_active_file",
+            Self::Two => "active_file",
         }
     }
 }
@@ -139,6 +161,26 @@ mod tests {
         ]);
         let group = ControlGroup::find(root.path()).unwrap();
         assert_eq!((group.limit(), group.usage()), (134_217_728, Some(700)));
+    }
+
+    #[test]
+    fn a_model_is_neither_usage_nor_a_part_of_the_limit() {
+        let root = root(&[
+            ("proc/self/cgroup", "0::/\n"),
+            ("sys/fs/cgroup/memory.max", "2000\n"),
+            ("sys/fs/cgroup/memory.current", "1990\n"),
+            ("sys/fs/cgroup/memory.stat", "anon 1700\ninactive_file 40\nactive_file 250\n"),
+        ]);
+        let group = ControlGroup::find(root.path()).unwrap();
+        assert_eq!(
+            (group.limit(), group.usage()),
+            (2000, Some(1950)),
+            "active file pages are a part of the working set"
+        );
+        let rest = group.without_model(1600);
+        assert_eq!((rest.limit(), rest.usage()), (400, Some(100)));
+        let loading = rest.without_model(1800);
+        assert_eq!((loading.limit(), loading.usage()), (200, Some(0)), "a model that is not loaded yet");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The memory pressure of the process: the usage of its control group relative to the limit.
+//! The memory pressure of the process: the usage of its control group relative to the limit, both
+//! without a model that the process executes.
 //!
 //! The budgets bound the memory that is accounted for. Memory that is not, such as socket buffers,
 //! windows and pages retained by the allocator, appears here. Envoy's overload manager reacts in
@@ -91,8 +92,8 @@ mod tests {
         assert_eq!(None.without_usage(FAILED_MAX), None);
     }
 
-    #[tokio::test]
-    async fn a_group_that_fills_up_is_reported() {
+    /// A folder with a control group of 1000 bytes that uses 850.
+    fn group_folder() -> (tempfile::TempDir, std::path::PathBuf) {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("sys/fs/cgroup");
         std::fs::create_dir_all(&folder).unwrap();
@@ -105,6 +106,26 @@ mod tests {
         ] {
             std::fs::write(root.path().join(file), text).unwrap();
         }
+        (root, folder)
+    }
+
+    #[tokio::test]
+    async fn a_model_that_fills_most_of_the_limit_is_no_pressure_and_what_fills_the_rest_is() {
+        let (root, folder) = group_folder();
+        let group = ControlGroup::find(root.path()).unwrap().without_model(800);
+        let (reported, mut levels) = tokio::sync::mpsc::channel(16);
+        let watching = tokio::spawn(watch_pressure(group, move |level| _ = reported.try_send(level)));
+        // The first level that is reported follows from the change: 160 of 200 bytes.
+        std::fs::write(folder.join("memory.current"), "1010").unwrap();
+        assert_eq!(levels.recv().await, Some(PressureLevel::Shrink));
+        std::fs::write(folder.join("memory.current"), "900").unwrap();
+        assert_eq!(levels.recv().await, Some(PressureLevel::None));
+        watching.abort();
+    }
+
+    #[tokio::test]
+    async fn a_group_that_fills_up_is_reported() {
+        let (root, folder) = group_folder();
         let group = ControlGroup::find(root.path()).unwrap();
         let (reported, mut levels) = tokio::sync::mpsc::channel(16);
         let watching = tokio::spawn(watch_pressure(group, move |level| _ = reported.try_send(level)));

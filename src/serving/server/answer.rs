@@ -48,8 +48,8 @@ impl EngineInner {
 
     /// Value of `x-compute-type`: the device of the executor, without the name of its kernels.
     fn compute_type(&self) -> Option<HeaderValue> {
-        let WorkerState::Ready(report) = self.worker.state() else { return None };
-        let device = report.kernels.split(',').next().unwrap_or_default();
+        let WorkerState::Ready(executor) = self.worker.state() else { return None };
+        let device = executor.report.kernels.split(',').next().unwrap_or_default();
         HeaderValue::from_str(&device.to_ascii_lowercase()).ok()
     }
 }

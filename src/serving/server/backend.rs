@@ -5,12 +5,12 @@
 //! and takes no part. Nothing of a member can occur in the response of another one, and a response is
 //! the same as that of the member alone.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use groupage_batching::{BatchOutcome, Observation};
-use groupage_engine::SequenceResult;
 use groupage_protocol::{Call, LimitsSource, PublishedLimits, error::FailureKind};
 use groupage_proxy::backend::{Backend, BatchOutputs, BatchRequest, CallPreparation, LimitsLookUp};
 
@@ -19,6 +19,7 @@ use super::answer::execution_error;
 use super::measures::CallResponse;
 use super::ready_call::ReadyCall;
 use super::stages::ReceivedRequest;
+use crate::error::ErrorKind;
 use crate::prepared::InputSequence;
 use crate::route::RouteError;
 use crate::worker::ExecutedJob;
@@ -95,44 +96,82 @@ async fn execute_members(
     outputs: &mut dyn BatchOutputs,
     observe: &(impl Fn(BatchOutcome) -> Observation + Sync),
 ) -> Observation {
+    let mut waiting = prepare_members(inner, request, outputs).await;
+    let mut observed = None;
+    while let Some((members, sequences)) = take_round(inner, request, outputs, &mut waiting) {
+        match inner.execute(sequences).await {
+            Ok(job) => {
+                let executed = observe(BatchOutcome::Ok);
+                if waiting.is_empty() {
+                    outputs.release_slot(executed);
+                    // Yield first, so that the next batch is dispatched before the members are answered.
+                    tokio::task::yield_now().await;
+                }
+                deliver_results(inner, request, outputs, members, job).await;
+                observed = Some(executed);
+            }
+            Err(failure) => {
+                let error = execution_error(&failure);
+                for ExecutedMember { member, .. } in members {
+                    deliver(inner, request, outputs, member, Err(error.clone().into()));
+                }
+                observed = Some(observe(BatchOutcome::Failed));
+            }
+        }
+    }
+    // If nothing was executed, nothing is learned about the time.
+    observed.unwrap_or_else(|| observe(BatchOutcome::Failed))
+}
+
+/// Returns the members that still wait, with their tokens. Those that are not accepted are answered.
+async fn prepare_members(
+    inner: &EngineInner,
+    request: &BatchRequest,
+    outputs: &mut dyn BatchOutputs,
+) -> VecDeque<(usize, ReadyCall)> {
     let waiting: Vec<usize> = (0..request.members.len()).filter(|member| outputs.is_waiting(*member)).collect();
     let received =
         waiting.iter().filter_map(|member| request.members.get(*member)).map(|call| received(call)).collect();
     inner.record_calls(waiting.len());
-    let prepared = inner.ready_calls(received).await;
-    let mut members = Vec::new();
-    let mut sequences: Vec<InputSequence> = Vec::new();
-    for (member, prepared) in waiting.into_iter().zip(prepared) {
+    let mut ready = VecDeque::new();
+    for (member, prepared) in waiting.into_iter().zip(inner.ready_calls(received).await) {
         match prepared {
-            Ok(mut call) => {
+            Ok(call) => ready.push_back((member, call)),
+            Err(error) => deliver(inner, request, outputs, member, Err(error)),
+        }
+    }
+    ready
+}
+
+/// Takes the members that are executed together: as many as there is memory for their responses.
+/// The others wait until these are answered, which frees most of it, because a response is charged
+/// with its maximum size until it is rendered. A member gets an error only if its own response does
+/// not fit without those of the batch. `None` if no member is left.
+fn take_round(
+    inner: &EngineInner,
+    request: &BatchRequest,
+    outputs: &mut dyn BatchOutputs,
+    waiting: &mut VecDeque<(usize, ReadyCall)>,
+) -> Option<(Vec<ExecutedMember>, Vec<InputSequence>)> {
+    let (mut members, mut sequences) = (Vec::new(), Vec::new());
+    while let Some((member, mut call)) = waiting.pop_front() {
+        if !outputs.is_waiting(member) {
+            continue;
+        }
+        match call.reserve_response(&inner.parts.buffers) {
+            Ok(()) => {
                 let own = call.take_sequences();
                 members.push(ExecutedMember { member, call, sequences: own.len() });
                 sequences.extend(own);
             }
-            Err(error) => deliver(inner, request, outputs, member, Err(error)),
-        }
-    }
-    if members.is_empty() {
-        return observe(BatchOutcome::Failed);
-    }
-    match inner.execute(sequences).await {
-        Ok(ExecutedJob { results, began, duration }) => {
-            members.iter_mut().for_each(|member| member.call.on_executed(began, duration));
-            let observed = observe(BatchOutcome::Ok);
-            outputs.release_slot(observed);
-            // Yield first, so that the next batch is dispatched before the members are answered.
-            tokio::task::yield_now().await;
-            deliver_results(inner, request, outputs, members, results).await;
-            observed
-        }
-        Err(failure) => {
-            let error = execution_error(&failure);
-            for ExecutedMember { member, .. } in members {
-                deliver(inner, request, outputs, member, Err(error.clone().into()));
+            Err(error) if error.kind == ErrorKind::Overloaded && !members.is_empty() => {
+                waiting.push_front((member, call));
+                break;
             }
-            observe(BatchOutcome::Failed)
+            Err(error) => deliver(inner, request, outputs, member, Err(error.into())),
         }
     }
+    (!members.is_empty()).then_some((members, sequences))
 }
 
 /// Divides the results among the members, renders their responses, and answers them.
@@ -141,13 +180,15 @@ async fn deliver_results(
     request: &BatchRequest,
     outputs: &mut dyn BatchOutputs,
     members: Vec<ExecutedMember>,
-    results: Vec<SequenceResult>,
+    job: ExecutedJob,
 ) {
+    let ExecutedJob { results, began, duration } = job;
     let mut results = results.into_iter();
-    let (members, calls): (Vec<usize>, Vec<_>) = members
-        .into_iter()
-        .map(|ExecutedMember { member, call, sequences }| (member, (call, results.by_ref().take(sequences).collect())))
-        .unzip();
+    let divide = |ExecutedMember { member, mut call, sequences }| {
+        call.on_executed(began, duration);
+        (member, (call, results.by_ref().take(sequences).collect()))
+    };
+    let (members, calls): (Vec<usize>, Vec<_>) = members.into_iter().map(divide).unzip();
     for (member, rendered) in members.into_iter().zip(inner.render(calls).await) {
         deliver(inner, request, outputs, member, rendered.map_err(RouteError::from));
     }

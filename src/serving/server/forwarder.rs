@@ -144,6 +144,7 @@ impl EngineInner {
     async fn answer_call(&self, call: ReceivedRequest) -> Result<CallResponse, RouteError> {
         self.record_calls(1);
         let mut call = self.ready_calls(vec![call]).await.pop().unwrap_or_else(|| Err(panic_error().into()))?;
+        call.reserve_response(&self.parts.buffers)?;
         let sequences = call.take_sequences();
         let executed = self.execute(sequences).await.map_err(|failure| execution_error(&failure))?;
         let ExecutedJob { results, began, duration } = executed;

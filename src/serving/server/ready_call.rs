@@ -61,9 +61,11 @@ impl ReadyCall {
     }
 
     /// Charges the memory of the response, before the call is executed.
-    pub(super) fn reserve_response(mut self, budget: &BufferBudget) -> Result<Self, CallError> {
-        self.call.reserve_response(budget)?;
-        Ok(self)
+    ///
+    /// # Errors
+    /// The budget has no room for it.
+    pub(super) fn reserve_response(&mut self, budget: &BufferBudget) -> Result<(), CallError> {
+        self.call.reserve_response(budget)
     }
 
     pub(super) fn take_sequences(&mut self) -> Vec<InputSequence> {

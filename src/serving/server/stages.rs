@@ -61,8 +61,8 @@ impl EngineInner {
         CallPreparation { weight, attachment: charged.map(attach_ready) }
     }
 
-    /// Returns calls with their tokens and with memory for their responses, one result for each, in
-    /// their order: those that were prepared before they were queued, and the others prepared.
+    /// Returns calls with their tokens, one result for each, in their order: those that were prepared
+    /// before they were queued, and the others prepared.
     pub(super) async fn ready_calls(&self, requests: Vec<ReceivedRequest>) -> Vec<Result<ReadyCall, RouteError>> {
         let (ready, unprepared): (Vec<_>, Vec<_>) = requests
             .into_iter()
@@ -74,8 +74,7 @@ impl EngineInner {
         let unprepared: Vec<ReceivedRequest> = unprepared.into_iter().flatten().collect();
         let mut prepared = self.prepare(unprepared).await.into_iter();
         let fill = |ready: Option<Result<ReadyCall, RouteError>>| -> Result<ReadyCall, RouteError> {
-            let ready = ready.or_else(|| prepared.next()).unwrap_or_else(|| Err(panic_error().into()))?;
-            Ok(ready.reserve_response(&self.parts.buffers)?)
+            ready.or_else(|| prepared.next()).unwrap_or_else(|| Err(panic_error().into()))
         };
         ready.into_iter().map(fill).collect()
     }

@@ -203,6 +203,37 @@ async fn without_memory_for_its_tokens_a_call_is_tokenised_when_it_is_executed()
 }
 
 #[tokio::test]
+async fn members_whose_responses_do_not_fit_together_are_executed_one_after_the_other() {
+    let model = TestModel::embedding();
+    let mut parts = parts();
+    // Room for 49,152 bytes of responses. 32 tokens of 48 numbers take 24,576 bytes, and their texts
+    // more.
+    parts.buffers = BufferBudget::new(64 << 10, parts.clock);
+    let (buffers, executor) = (parts.buffers.clone(), FakeExecutor::new(10_000));
+    let batches = executor.batches.clone();
+    let load = || Ok::<Box<dyn Executor>, LoadError>(Box::new(executor));
+    let server = EngineServer::start_with(model.served.clone(), parts, load).unwrap();
+    let call = |texts: Vec<String>| ("/embed_all", json!({"inputs": texts}).to_string());
+    let (fitting, large) = (call(vec!["a ".repeat(30)]), call(vec!["a ".repeat(30); 2]));
+    let mut outputs = RecordedOutputs::default();
+    let calls = [fitting.clone(), fitting.clone(), large, fitting];
+    let observed = execute(&server, &calls, &mut outputs, None).await;
+    assert_eq!(observed.outcome, BatchOutcome::Ok);
+    assert_eq!([0, 1, 2, 3].map(|member| status(&outputs, member)), [200, 200, 413, 200]);
+    assert_eq!(*batches.lock().unwrap(), [1, 1, 1]);
+    assert_eq!(outputs.answered_before_release, Some(3), "the slot is released after the last execution");
+    let body = |member: usize| outputs.replies[&member].as_ref().unwrap().body.clone();
+    assert!(body(0) == body(1) && body(0) == body(3));
+    let others = buffers.charge_unchecked(40 << 10);
+    let mut outputs = RecordedOutputs::default();
+    let observed = execute(&server, &calls[..2], &mut outputs, None).await;
+    assert_eq!([0, 1].map(|member| status(&outputs, member)), [429, 429], "other calls have the memory");
+    assert_eq!((observed.outcome, batches.lock().unwrap().len()), (BatchOutcome::Failed, 3));
+    drop(others);
+    assert_eq!(buffers.held(), 0);
+}
+
+#[tokio::test]
 async fn verification_is_limited_by_the_calls_of_clients() {
     let model = TestModel::embedding();
     let server = serve(&model, FakeExecutor::new(10_000));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use groupage_engine::{Executor, LoadError};
+use groupage_engine::{Executor, LoadError, MemoryShortage};
 use groupage_protocol::error::FailureKind;
 use groupage_proxy::body::{Body, body_channel};
 use groupage_runtime::clock::Clock;
@@ -14,7 +14,8 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 
 use super::{FakeExecutor, TestModel};
-use crate::{DeviceNote, EngineParts, EngineServer};
+use crate::executor_load::LoadedExecutor;
+use crate::{DeviceNote, EngineParts, EngineServer, LoadedDevice};
 
 pub(super) fn parts() -> EngineParts {
     let clock = Clock::start();
@@ -112,6 +113,30 @@ async fn health_follows_the_executor() {
     server.failed().await;
     assert!(!server.is_ready());
     assert_eq!(get(&server, "/health").await.status(), 503);
+}
+
+#[tokio::test]
+async fn the_device_is_described_with_the_reason_of_its_choice_or_of_the_refusal() {
+    let model = TestModel::embedding();
+    let describe = async |is_gpu: bool, shortage: Option<MemoryShortage>| {
+        let device = DeviceNote { is_gpu, reason: "the reason".to_owned() };
+        let refusal = shortage.map(Into::into);
+        let load = || Ok::<_, LoadError>(LoadedExecutor { executor: Box::new(FakeExecutor::new(100)), refusal });
+        let server = EngineServer::start_with(model.served.clone(), EngineParts { device, ..parts() }, load).unwrap();
+        let LoadedDevice { description, is_fallback } = server.loaded().await.unwrap();
+        (description, is_fallback)
+    };
+    // The kernels of the executor are named "fake", which names no device.
+    let cpu = "the model tiny is executed on the CPU (fake, 1 threads): the reason";
+    assert_eq!(describe(false, None).await, (cpu.to_owned(), false));
+    let gpu = "the model tiny is executed on a GPU (fake): the reason";
+    assert_eq!(describe(true, None).await, (gpu.to_owned(), false));
+    let (workspace, results, total, available) = (500, 100, 1200, 1000);
+    let (weights, tokens_max, tokens_possible) = (600, 16_384, 0);
+    let shortage = MemoryShortage { weights, workspace, results, total, available, tokens_max, tokens_possible };
+    let expected =
+        format!("the model tiny is executed on the CPU (fake, 1 threads): the GPU cannot execute it: {shortage}");
+    assert_eq!(describe(true, Some(shortage)).await, (expected, true));
 }
 
 #[tokio::test]

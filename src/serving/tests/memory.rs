@@ -52,6 +52,19 @@ async fn a_response_that_can_never_fit_is_refused_before_it_is_built() {
     assert_eq!(buffers.held(), 0, "a response is charged until it is taken");
 }
 
+/// The guide states this factor.
+#[tokio::test]
+async fn a_text_to_tokenize_needs_160_bytes_for_each_of_its_own() {
+    let model = TestModel::embedding();
+    let (server, ..) = serve(&model);
+    // 16 tokens that a model may add are charged as well.
+    let fitting = 49_152 / 160 - 16;
+    for (length, status) in [(fitting, 200), (fitting + 1, 413)] {
+        let text = "a".repeat(length);
+        assert_eq!(post(&server, "/tokenize", &json!({"inputs": text})).await.status(), status, "{length}");
+    }
+}
+
 #[tokio::test]
 async fn without_memory_for_the_response_a_call_is_refused_until_there_is_some() {
     let model = TestModel::embedding();

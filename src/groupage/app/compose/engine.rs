@@ -10,6 +10,7 @@ pub(super) use self::unavailable::EngineModel;
 #[cfg(feature = "engine")]
 mod served {
     use std::fmt;
+    use std::path::Path;
     use std::sync::Arc;
 
     use groupage_engine::{CpuExecutor, DeviceChoice, MemoryDemand, Model};
@@ -20,6 +21,7 @@ mod served {
     use crate::clock::Clock;
     use crate::config::EngineConfig;
     use crate::error::BoxError;
+    use crate::memory::anonymous_bytes;
 
     /// An opened model, and the settings of its executor, which does not exist yet.
     #[derive(Debug, Clone)]
@@ -27,19 +29,24 @@ mod served {
         pub(in crate::app::compose) served: Arc<ServedModel>,
         pub(in crate::app::compose) executor: ExecutorSettings,
         pub(in crate::app::compose) device: DeviceNote,
+        /// Memory that opening the model took: that of its tokenizer. Weights are mapped.
+        tokenizer_bytes: u64,
     }
 
     impl EngineModel {
         /// Opens the model of a policy, and chooses the device that executes it.
         pub(in crate::app::compose) fn open(config: &EngineConfig) -> Result<Self, BoxError> {
+            let allocated = || anonymous_bytes(Path::new("/")).unwrap_or(0);
+            let before = allocated();
             let mut model = Model::open(&config.model).map_err(|error| format!("--engine: {error}"))?;
             if let Some(tokens_max) = config.item_tokens_max {
                 model = model.with_tokens_max(usize::try_from(tokens_max).unwrap_or(usize::MAX));
             }
+            let tokenizer_bytes = allocated().saturating_sub(before);
             let served = Arc::new(ServedModel::new(model, Clock::wall_micros() / 1_000_000));
             let choice = choose_executor(config)?;
             choice.log();
-            Ok(Self { served, executor: choice.settings, device: choice.note() })
+            Ok(Self { served, executor: choice.settings, device: choice.note(), tokenizer_bytes })
         }
 
         /// Returns the memory that the model will take in this process. On a GPU, its weights and
@@ -51,7 +58,7 @@ mod served {
             let MemoryDemand { weights, scratch } =
                 CpuExecutor::memory_demand(self.served.model(), self.served.cpu_options());
             let bytes = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
-            ModelMemory { weights: bytes(weights), scratch: bytes(scratch) }
+            ModelMemory { weights: bytes(weights), scratch: bytes(scratch), tokenizer: self.tokenizer_bytes }
         }
     }
 

@@ -11,17 +11,25 @@ const MILLION: u64 = 1_000_000;
 pub(super) struct ModelMemory {
     pub(super) weights: u64,
     pub(super) scratch: u64,
+    /// Memory of the tokenizer, as measured when the model was opened. It is several times the size of
+    /// its file, depending on the kind of the tokenizer.
+    pub(super) tokenizer: u64,
 }
 
 // === impl ModelMemory ===
 
 impl ModelMemory {
-    /// Checks the memory against `engine.memory`. A share is one of the memory limit.
+    /// Returns the memory of all parts.
+    pub(super) const fn sum(self) -> u64 {
+        self.weights.saturating_add(self.scratch).saturating_add(self.tokenizer)
+    }
+
+    /// Checks the memory of the executor against `engine.memory`. A share is one of the memory limit.
     ///
     /// # Errors
     /// The model needs more.
     pub(super) fn check_budget(self, budget: MemoryBudget, memory_limit: u64) -> Result<(), String> {
-        let Self { weights, scratch } = self;
+        let Self { weights, scratch, .. } = self;
         let budget = match budget {
             MemoryBudget::Bytes(bytes) => bytes,
             MemoryBudget::FreeShare(share) => memory_limit / MILLION * u64::from(share.ppm()),
@@ -43,16 +51,16 @@ impl ModelMemory {
     /// # Errors
     /// The model leaves too little memory for the proxy.
     pub(super) fn limits_beside(self, configured: &ProcessLimits, memory_limit: u64) -> Result<ProcessLimits, String> {
-        let Self { weights, scratch } = self;
-        let rest = memory_limit.saturating_sub(weights).saturating_sub(scratch);
+        let Self { weights, scratch, tokenizer } = self;
+        let rest = memory_limit.saturating_sub(self.sum());
         if rest < PROCESS_BYTES_MIN {
-            let sum = weights.saturating_add(scratch).saturating_add(PROCESS_BYTES_MIN);
-            let [weights, scratch, proxy, sum, limit] =
-                [weights, scratch, PROCESS_BYTES_MIN, sum, memory_limit].map(to_mebibytes);
+            let sum = self.sum().saturating_add(PROCESS_BYTES_MIN);
+            let [weights, scratch, tokenizer, proxy, sum, limit] =
+                [weights, scratch, tokenizer, PROCESS_BYTES_MIN, sum, memory_limit].map(to_mebibytes);
             return Err(format!(
-                "--engine: {weights} of packed weights, {scratch} of working memory and {proxy} for the proxy are {sum}, \
-                 above the memory limit of {limit}: raise the memory limit of the container to at least {sum}, or serve \
-                 a smaller model"
+                "--engine: {weights} of packed weights, {scratch} of working memory, {tokenizer} of the tokenizer and \
+                 {proxy} for the proxy are {sum}, above the memory limit of {limit}: raise the memory limit of the \
+                 container to at least {sum}, or serve a smaller model"
             ));
         }
         let within = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
@@ -86,7 +94,7 @@ mod tests {
     use super::*;
     use crate::config::parse_share;
 
-    const MODEL: ModelMemory = ModelMemory { weights: 90 << 20, scratch: 110 << 20 };
+    const MODEL: ModelMemory = ModelMemory { weights: 90 << 20, scratch: 100 << 20, tokenizer: 10 << 20 };
     const CONFIGURED: ProcessLimits = ProcessLimits { connections_max: 10_000, buffered_bytes_max: 64 << 20 };
 
     #[test]
@@ -101,22 +109,34 @@ mod tests {
     #[test]
     fn a_model_above_its_budget_is_refused_with_the_sum() {
         let share = |text| MemoryBudget::FreeShare(parse_share(text).unwrap());
-        for budget in [MemoryBudget::Bytes(200 << 20), share("50%"), share("100%")] {
-            assert_eq!(MODEL.check_budget(budget, 400 << 20), Ok(()), "{budget:?}");
+        for budget in [MemoryBudget::Bytes(190 << 20), share("50%"), share("100%")] {
+            assert_eq!(MODEL.check_budget(budget, 380 << 20), Ok(()), "{budget:?}");
         }
-        for budget in [MemoryBudget::Bytes((200 << 20) - 1), share("49%")] {
-            let error = MODEL.check_budget(budget, 400 << 20).unwrap_err();
-            assert!(error.starts_with("engine.memory: 90 MiB") && error.contains("at least 200 MiB"), "{error}");
+        for budget in [MemoryBudget::Bytes((190 << 20) - 1), share("49%")] {
+            let error = MODEL.check_budget(budget, 380 << 20).unwrap_err();
+            assert!(error.starts_with("engine.memory: 90 MiB") && error.contains("at least 190 MiB"), "{error}");
         }
     }
 
     #[test]
     fn a_model_that_leaves_nothing_is_refused_with_the_sum() {
         let error = MODEL.limits_beside(&CONFIGURED, 220 << 20).unwrap_err();
-        for part in ["90 MiB of packed weights", "110 MiB of working memory", "memory limit of 220 MiB", "at least 23"]
-        {
+        for part in [
+            "90 MiB of packed weights",
+            "100 MiB of working memory",
+            "10 MiB of the tokenizer",
+            "memory limit of 220 MiB",
+            "at least 23",
+        ] {
             assert!(error.contains(part), "{part}: {error}");
         }
         assert!(MODEL.limits_beside(&CONFIGURED, 240 << 20).is_ok());
+    }
+
+    #[test]
+    fn the_default_limit_of_a_sidecar_has_room_for_bert_large() {
+        let bert_large = ModelMemory { weights: 1152 << 20, scratch: 384 << 20, tokenizer: 32 << 20 };
+        let limits = bert_large.limits_beside(&CONFIGURED, 2 << 30).unwrap();
+        assert_eq!(limits, ProcessLimits { connections_max: 5164, ..CONFIGURED });
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct ProcessResources {
     pub(super) connections: Arc<Connections>,
     /// Permits of upstream connections.
     pub(super) upstream_permits: UpstreamPermits,
+    /// Memory of the model that the process executes.
+    model: ModelMemory,
 }
 
 // === impl ProcessResources ===
@@ -48,7 +50,7 @@ impl ProcessResources {
         let certs = TlsCertificates::load(&policy.proxy)?;
         let connections = Connections::new(connections_max, buffered_bytes_max, clock, metrics.clone());
         let upstream_permits = UpstreamPermits::new(connections_max, clock, buffers.clone());
-        Ok(Self { clock, metrics, buffers, certs, connections, upstream_permits })
+        Ok(Self { clock, metrics, buffers, certs, connections, upstream_permits, model })
     }
 
     /// Spawns the tasks that watch the certificate files and the memory pressure, on the thread of
@@ -59,7 +61,7 @@ impl ProcessResources {
         }
         if let Some(group) = ControlGroup::find(Path::new("/")) {
             let (buffers, connections) = (self.buffers.clone(), self.connections.clone());
-            admin.spawn(watch_pressure(group, move |level| {
+            admin.spawn(watch_pressure(group.without_model(self.model.sum()), move |level| {
                 buffers.set_pressure(level);
                 connections.set_pressure(level);
             }));

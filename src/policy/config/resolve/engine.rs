@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use super::sources::{SettingSources, put};
 use crate::api::v1alpha1::{EngineDevice, EngineSpec, MergeRule};
 use crate::config::code::ConfigCode;
-use crate::config::engine::{EngineConfig, MemoryBudget};
+use crate::config::engine::{EngineConfig, MemoryBudget, parse_engine_device};
 use crate::config::env::{Overrides, SettingSource, Sourced};
 use crate::config::finding::{ConfigErrors, Finding};
 use crate::config::policy::Policy;
@@ -93,16 +93,13 @@ pub(super) fn apply_to_routes(policy: &mut Policy) {
     }
 }
 
-/// Parses the name of a device, in any case.
+/// Parses the device of a flag or a variable.
 fn parse_device(device: &Sourced<String>) -> Result<EngineDevice, ConfigErrors> {
-    [EngineDevice::Auto, EngineDevice::Cpu, EngineDevice::Cuda]
-        .into_iter()
-        .find(|known| format!("{known:?}").eq_ignore_ascii_case(&device.value))
-        .ok_or_else(|| {
-            let message = format!("{}: {:?} is not a device", device.source, device.value);
-            let finding = Finding::new(ConfigCode::BadValue, DEVICE, Span::default(), &message);
-            ConfigErrors::for_overrides(vec![finding.help("choose Auto, Cpu or Cuda")])
-        })
+    parse_engine_device(&device.value).map_err(|help| {
+        let message = format!("{}: {:?} is not a device", device.source, device.value);
+        let finding = Finding::new(ConfigCode::BadValue, DEVICE, Span::default(), &message);
+        ConfigErrors::for_overrides(vec![finding.help(help)])
+    })
 }
 
 #[cfg(test)]
