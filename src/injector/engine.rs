@@ -19,6 +19,8 @@ use crate::api::v1alpha1::{EngineDevice, PortRef};
 /// Name of the resource that the device plugin of NVIDIA offers. A request for it applies to one
 /// container.
 const GPU_RESOURCE: &str = "nvidia.com/gpu";
+/// Repository of the image of the release, which is built without CUDA.
+const RELEASE_REPOSITORY: &str = "groupage.dev/groupage";
 /// Maximum length of the directory of a model. Those in the examples have some tens of characters.
 const PATH_CHARS_MAX: usize = 256;
 
@@ -54,7 +56,8 @@ pub(super) struct EngineSettings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EnginePort {
     pub(super) number: u16,
-    pub(super) names: Vec<String>,
+    /// Its name. A container declares a number once, so there is at most one.
+    pub(super) name: Option<String>,
 }
 
 /// Decisions about the engine of a pod.
@@ -63,6 +66,11 @@ pub(super) struct EnginePlan {
     device: EngineDevice,
     mount: ModelMount,
     pub(super) ports: Vec<EnginePort>,
+    /// Facts about the ports.
+    notes: Vec<String>,
+    pub(super) warnings: Vec<String>,
+    /// Record of the engine in the status.
+    status: EngineStatus,
 }
 
 /// Returns a directory of a model without its trailing slash, or `None` if it is invalid.
@@ -86,7 +94,7 @@ impl EngineSettings {
 // === impl EnginePlan ===
 
 impl EnginePlan {
-    /// Selects the volume and the ports.
+    /// Selects the volume and the ports. `native` is `true` for a native sidecar.
     ///
     /// # Errors
     /// No volume has the model, or a port is in use.
@@ -95,10 +103,31 @@ impl EnginePlan {
         context: &InjectionContext,
         settings: &EngineSettings,
         requested: &[PortRef],
+        native: bool,
     ) -> Result<Self, SkippedPod> {
         let mount = ModelMount::find(pod, settings)?;
-        let ports = ports::select(pod, &context.referrers, requested)?;
-        Ok(Self { device: settings.device, mount, ports })
+        let ports::PortSelection { ports, notes, mut warnings } = ports::select(pod, &context.referrers, requested)?;
+        let device = settings.device;
+        let resolves_names = !native || context.supports_native_sidecars;
+        let names: Vec<String> = ports.iter().filter_map(|port| port.name.clone()).collect();
+        if !resolves_names {
+            warnings.extend(ports.iter().filter_map(unresolved_name_warning));
+        }
+        if device == EngineDevice::Cuda {
+            warnings.extend(release_image_warning(&context.sidecar.image));
+        }
+        let (declared, declared_names) = ports::of_other_containers(pod);
+        let status = EngineStatus {
+            model: mount.directory.clone(),
+            volume: mount.volume.clone(),
+            device: format!("{device:?}"),
+            ports: ports.iter().map(|port| port.number).collect(),
+            // A Service with a name that it does not resolve leads nowhere.
+            names: if resolves_names { names } else { Vec::new() },
+            declared,
+            declared_names,
+        };
+        Ok(Self { device, mount, ports, notes, warnings, status })
     }
 
     /// Returns the ports as those of the sidecar, for the allocation of its other ports.
@@ -147,9 +176,9 @@ impl EnginePlan {
 
     /// Describes the engine in the report.
     pub(super) fn facts(&self) -> Vec<String> {
-        let port = |port: &EnginePort| match &port.names[..] {
-            [] => port.number.to_string(),
-            names => format!("{} (named {})", port.number, names.join(" and ")),
+        let port = |port: &EnginePort| match &port.name {
+            None => port.number.to_string(),
+            Some(name) => format!("{} (named {name})", port.number),
         };
         let ports: Vec<String> = self.ports.iter().map(port).collect();
         let ModelMount { directory, volume, .. } = &self.mount;
@@ -159,6 +188,7 @@ impl EnginePlan {
             if ports.len() == 1 { "" } else { "s" },
             listed(&ports)
         )];
+        facts.extend_from_slice(&self.notes);
         if self.needs_gpu() {
             facts.push(format!("the sidecar requests {GPU_RESOURCE}: 1"));
         }
@@ -167,18 +197,45 @@ impl EnginePlan {
 
     /// Returns the record of the engine.
     pub(super) fn status(&self) -> EngineStatus {
-        EngineStatus {
-            model: self.mount.directory.clone(),
-            volume: self.mount.volume.clone(),
-            device: format!("{:?}", self.device),
-            ports: self.ports.iter().map(|port| port.number).collect(),
-        }
+        self.status.clone()
     }
+}
+
+/// Returns the warning about a port name of a native sidecar on a cluster where Services do not
+/// resolve it.
+fn unresolved_name_warning(port: &EnginePort) -> Option<String> {
+    let EnginePort { number, name } = port;
+    let name = name.as_ref()?;
+    Some(format!(
+        "Services do not resolve port name {name} of a native sidecar before Kubernetes 1.33 (native-sidecar is Always): use {number} as their targetPort"
+    ))
+}
+
+/// Returns the warning about an image without CUDA, for that of the release.
+fn release_image_warning(image: &str) -> Option<String> {
+    let is_release = image.strip_prefix(RELEASE_REPOSITORY)?.starts_with([':', '@']);
+    is_release.then(|| {
+        format!(
+            "image {image} of the release is built without CUDA, so the sidecar will not start: set image.repository and image.tag of the chart to an image built with --features cuda, which applies to all sidecars"
+        )
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_image_of_the_release_is_known_to_have_no_cuda() {
+        for (image, is_release) in [
+            ("groupage.dev/groupage:1", true),
+            ("groupage.dev/groupage@sha256:0", true),
+            ("groupage.dev/groupage-cuda:1", false),
+            ("mirror/groupage:1", false),
+        ] {
+            assert_eq!(release_image_warning(image).is_some(), is_release, "{image}");
+        }
+    }
 
     #[test]
     fn a_path_has_neither_empty_nor_relative_parts() {

@@ -143,6 +143,17 @@ pub fn name_ports(workload: &Value, fixes: &[ServiceFix]) -> Result<Option<json_
     Ok((!operations.is_empty()).then_some(json_patch::Patch(operations)))
 }
 
+/// Returns the remedy for traffic that does not pass through the sidecar of a pod, by its annotation
+/// `groupage.dev/status`. Services of a sidecar that executes a model have no other remedy than those
+/// in the description of the traffic.
+#[must_use]
+pub fn pod_remedy(status: &str, fixes: &[ServiceFix], namespace: &str, workload: Option<(&str, &str)>) -> String {
+    if super::executes_model(status) {
+        return "direct the Service to a port of the sidecar, or replace the pods (kubectl rollout restart)".to_owned();
+    }
+    remedy(fixes, namespace, workload)
+}
+
 /// Returns the remedy for traffic that bypasses the sidecars of a workload: one command if Services
 /// can be fixed and the workload is of a kind that the command can edit, otherwise the manual steps
 /// or the annotation that moves the application to loopback.

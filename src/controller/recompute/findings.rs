@@ -14,7 +14,7 @@ use super::RecomputeInput;
 use crate::api::v1alpha1::{BatchPolicySpec, PodCounts};
 use crate::attachment::{Acceptance, Attachment};
 use crate::cluster_state::{ClusterState, ObjectKey, Pod, Policy, in_namespace};
-use crate::injector::{STATUS, ServiceFix, current_bypasses, remedy, service_fixes};
+use crate::injector::{STATUS, ServiceFix, current_bypasses, pod_remedy, service_fixes};
 use crate::matching::selected_by;
 use crate::observed_state::{PodObserved, PolicyObserved};
 use crate::status::{ConditionFinding, ConditionState, ConditionStatus, ConditionType, NO_SLO};
@@ -70,7 +70,8 @@ pub(super) fn remedy_of(world: &ClusterState, entry: &PodBypasses<'_>) -> String
     let pod = entry.pod;
     let workload = world.workload(&pod.meta.key.namespace, pod.owner.as_ref(), &pod.labels);
     let workload = workload.as_ref().map(|workload| (workload.kind.as_str(), workload.name.as_str()));
-    remedy(&entry.fixes, &pod.meta.key.namespace, workload)
+    let status = pod.annotations.get(STATUS).map_or("", String::as_str);
+    pod_remedy(status, &entry.fixes, &pod.meta.key.namespace, workload)
 }
 
 fn to_u32(count: usize) -> u32 {
