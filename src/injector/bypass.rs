@@ -48,8 +48,7 @@ pub fn current_bypasses(status: &str, labels: &BTreeMap<String, String>, objects
 
 /// Returns `true` if the sidecar of an injected pod executes a model, by its annotation
 /// `groupage.dev/status`.
-#[must_use]
-pub fn executes_model(status: &str) -> bool {
+pub(super) fn executes_model(status: &str) -> bool {
     InjectionStatus::parse(status).is_some_and(|status| status.engine.is_some())
 }
 

@@ -7,14 +7,16 @@
 mod mount;
 mod ports;
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
-use self::mount::ModelMount;
+use self::mount::{MODELS, ModelMount};
 use super::message::listed;
 use super::ports::PortCandidate;
-use super::status::EngineStatus;
+use super::status::{EngineStatus, InjectionStatus};
 use super::{CONTAINER, InjectionContext, SkippedPod};
-use crate::api::v1alpha1::{EngineDevice, PortRef};
+use crate::api::v1alpha1::{EngineDevice, EngineSpec, OpenEnum, PortRef};
 
 /// Name of the resource that the device plugin of NVIDIA offers. A request for it applies to one
 /// container.
@@ -80,6 +82,32 @@ pub(super) fn parse_path(text: &str) -> Option<String> {
     let is_plain = |part: &str| !part.is_empty() && part != "." && part != "..";
     let fits = trimmed.chars().count() <= PATH_CHARS_MAX && !trimmed.chars().any(char::is_control);
     (fits && relative.split('/').all(is_plain)).then(|| trimmed.to_owned())
+}
+
+/// Returns the settings of the engine in a policy that differ from those of a pod, which only a new
+/// pod gets; `None` if the sidecar of the pod executes no model. `status` and `annotations` are those
+/// of the pod; settings of annotations take precedence over the policy.
+#[must_use]
+pub fn outdated_engine_settings(
+    status: &str,
+    annotations: &BTreeMap<String, String>,
+    spec: Option<&EngineSpec>,
+) -> Option<Vec<&'static str>> {
+    let engine = InjectionStatus::parse(status)?.engine?;
+    let model = spec.and_then(|spec| parse_path(spec.model.as_deref()?));
+    let model = model.map(|model| if model.starts_with('/') { model } else { format!("{MODELS}/{model}") });
+    let device = match spec.and_then(|spec| spec.device.clone()) {
+        Some(OpenEnum::Known(device)) => device,
+        Some(OpenEnum::Other(_)) | None => EngineDevice::Auto,
+    };
+    let mut outdated = Vec::new();
+    if !annotations.contains_key("groupage.dev/engine") && model.as_ref() != Some(&engine.model) {
+        outdated.push("engine.model");
+    }
+    if !annotations.contains_key("groupage.dev/engine-device") && engine.device != format!("{device:?}") {
+        outdated.push("engine.device");
+    }
+    Some(outdated)
 }
 
 // === impl EngineSettings ===
@@ -235,6 +263,28 @@ mod tests {
         ] {
             assert_eq!(release_image_warning(image).is_some(), is_release, "{image}");
         }
+    }
+
+    #[test]
+    fn settings_of_a_policy_that_differ_from_those_of_the_pod_are_outdated() {
+        let status = |model: &str| {
+            let engine = json!({"model": model, "volume": "v", "device": "Cpu", "ports": [8080]});
+            json!({"version": "1", "form": "native", "metrics": 9190, "admin": 9191, "hash": "h", "engine": engine})
+                .to_string()
+        };
+        let spec = |text: &str| serde_json::from_str::<EngineSpec>(text).unwrap();
+        let found = |model: &str, annotations: &[&str], text: &str| {
+            let annotations = annotations.iter().map(|key| ((*key).to_owned(), "x".to_owned())).collect();
+            outdated_engine_settings(&status(model), &annotations, Some(&spec(text))).unwrap()
+        };
+        let none = [] as [&str; 0];
+        assert_eq!(found("/m", &[], r#"{"model": "/m/", "device": "Cpu"}"#), none);
+        assert_eq!(found("/models/m", &[], r#"{"model": "m", "device": "Cpu"}"#), none);
+        assert_eq!(found("/m", &[], r#"{"model": "/n", "device": "Cpu"}"#), ["engine.model"]);
+        assert_eq!(found("/m", &[], "{}"), ["engine.model", "engine.device"]);
+        let own = ["groupage.dev/engine", "groupage.dev/engine-device"];
+        assert_eq!(found("/m", &own, r#"{"model": "/n", "device": "Cuda"}"#), none);
+        assert_eq!(outdated_engine_settings("{}", &BTreeMap::new(), None), None);
     }
 
     #[test]

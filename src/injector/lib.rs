@@ -57,16 +57,17 @@ mod tests;
 
 use serde_json::Value;
 
-pub use bypass::{current_bypasses, executes_model};
+pub use bypass::current_bypasses;
 pub use code::InjectionErrorCode;
 pub use context::{
     ControllerEndpoint, InjectionContext, NamedPolicy, NamedProfile, Namespace, ObjectSource, RedirectUse,
     SidecarDefaults, Workload,
 };
+pub use engine::outdated_engine_settings;
 pub use policy::runtime_config;
 pub use recipe::merged_calls;
 pub use referrers::KINDS as REFERRERS;
-pub use service_fix::{ServiceFix, name_ports, pod_remedy, remedy, service_fixes};
+pub use service_fix::{ServiceFix, name_ports, remedy, service_fixes};
 pub use skip::SkipReason;
 pub use template::{TemplateLocation, template_locations};
 

@@ -14,7 +14,7 @@ use super::RecomputeInput;
 use crate::api::v1alpha1::{BatchPolicySpec, PodCounts};
 use crate::attachment::{Acceptance, Attachment};
 use crate::cluster_state::{ClusterState, ObjectKey, Pod, Policy, in_namespace};
-use crate::injector::{STATUS, ServiceFix, current_bypasses, pod_remedy, service_fixes};
+use crate::injector::{STATUS, ServiceFix, current_bypasses, remedy, service_fixes};
 use crate::matching::selected_by;
 use crate::observed_state::{PodObserved, PolicyObserved};
 use crate::status::{ConditionFinding, ConditionState, ConditionStatus, ConditionType, NO_SLO};
@@ -71,7 +71,7 @@ pub(super) fn remedy_of(world: &ClusterState, entry: &PodBypasses<'_>) -> String
     let workload = world.workload(&pod.meta.key.namespace, pod.owner.as_ref(), &pod.labels);
     let workload = workload.as_ref().map(|workload| (workload.kind.as_str(), workload.name.as_str()));
     let status = pod.annotations.get(STATUS).map_or("", String::as_str);
-    pod_remedy(status, &entry.fixes, &pod.meta.key.namespace, workload)
+    remedy(status, &entry.fixes, &pod.meta.key.namespace, workload)
 }
 
 fn to_u32(count: usize) -> u32 {
@@ -118,7 +118,7 @@ pub(super) fn policy_findings(
 ) -> Vec<ConditionFinding> {
     vec![
         evaluate_accepted(&attachment.accepted),
-        evaluate_programmed(input, attachment),
+        evaluate_programmed(input, policy, attachment),
         evaluate_captured(input, bypasses, attachment),
         evaluate_slo(policy, attachment, observed),
         evaluate_merging(attachment, observed),

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::cluster::describe_api_error;
 use crate::controller::cluster_state::{self, ClusterState, ObjectKey, ObjectTable, Pod, in_namespace};
 use crate::controller::matching::selected_by;
-use crate::injector::{STATUS, ServiceFix, current_bypasses, pod_remedy, service_fixes};
+use crate::injector::{STATUS, ServiceFix, current_bypasses, remedy, service_fixes};
 
 /// Page size of a list request, the same as `kubectl`'s.
 const PAGE: u32 = 500;
@@ -150,7 +150,7 @@ impl BypassObjects {
         let workload = ClusterState::default().workload(&pod.meta.key.namespace, pod.owner.as_ref(), &pod.labels);
         let workload = workload.as_ref().map(|workload| (workload.kind.as_str(), workload.name.as_str()));
         let record = pod.annotations.get(STATUS).map_or("", String::as_str);
-        pod_remedy(record, &self.fixes(pod), &pod.meta.key.namespace, workload)
+        remedy(record, &self.fixes(pod), &pod.meta.key.namespace, workload)
     }
 
     fn objects_for<'a>(&'a self, pod: &'a Pod) -> Vec<&'a Value> {

@@ -10,7 +10,7 @@ use crate::access::{find_named, list, text};
 use crate::{SkipReason, SkippedPod};
 
 /// Mount path of a volume with models that no container mounts.
-const MODELS: &str = "/models";
+pub(super) const MODELS: &str = "/models";
 /// Directories that the sidecar needs itself. A volume mounted at one of them, or above it, would
 /// hide its contents.
 const RESERVED: [&str; 7] = ["/dev", "/etc", "/groupage", "/proc", "/run", "/sys", "/var/run"];
