@@ -115,15 +115,13 @@ fn describe_running(total: usize, pods: &[ConnectedPod<'_>], engine: Option<&Eng
     if next_start.is_empty() && new_pods.is_empty() {
         return (ConditionStatus::True, "Programmed", summary);
     }
-    let mut message = summary;
-    for (when, keys) in
-        [("until the next start of the sidecar", next_start), ("for new pods (kubectl rollout restart)", new_pods)]
-    {
-        if !keys.is_empty() {
-            let keys: Vec<String> = keys.into_iter().collect();
-            message.push_str(&format!("; pending {when}: {}", join_first(&keys, NAMED_MAX)));
-        }
-    }
+    let pending =
+        [("until the next start of the sidecar", next_start), ("for new pods (kubectl rollout restart)", new_pods)];
+    let pending = pending.into_iter().filter(|(_, keys)| !keys.is_empty()).map(|(when, keys)| {
+        let keys: Vec<String> = keys.into_iter().collect();
+        format!("pending {when}: {}", join_first(&keys, NAMED_MAX))
+    });
+    let message = std::iter::once(summary).chain(pending).collect::<Vec<_>>().join("; ");
     (ConditionStatus::True, "NextStart", message)
 }
 
