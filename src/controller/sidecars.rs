@@ -54,19 +54,6 @@ use crate::telemetry::ControllerMetrics;
 use crate::telemetry::names::EventResult;
 use crate::tuner::learned::InitialState;
 
-/// Reasons of a sidecar's warnings that become Events on its pod under their own name; other
-/// warnings become `SidecarWarning`. Reports that are no warnings create no Event: each edit of a
-/// policy would create one on every one of up to ten thousand pods.
-const WARNINGS: [(&str, &str); 4] = [
-    ("ConfigRefused", "ConfigRefused"),
-    ("ConfigPartlyUnknown", "ConfigPartlyUnknown"),
-    ("SteppedAside", "SteppedAside"),
-    ENGINE_DEVICE,
-];
-/// The report about the device of an engine, which becomes an Event in any case: a pod sends it once,
-/// when its model is loaded.
-const ENGINE_DEVICE: (&str, &str) = ("EngineDevice", "EngineDevice");
-
 /// Dependencies of [`SidecarController`].
 #[derive(Debug, Clone)]
 pub struct SidecarsConfig {
@@ -322,11 +309,16 @@ impl ControllerStreamHandler for SidecarController {
 /// Returns the reason of the Event for a report of a sidecar, and whether it is a warning; `None` if
 /// it creates no Event.
 fn event_type(event: &SidecarEvent) -> Option<(&'static str, bool)> {
-    let known = WARNINGS.iter().find(|(word, _)| *word == event.reason).map(|(_, reason)| *reason);
-    match known {
-        Some(reason) if event.warning || reason == ENGINE_DEVICE.1 => Some((reason, event.warning)),
-        None if event.warning => Some(("SidecarWarning", true)),
-        Some(_) | None => None,
+    match event.reason.as_str() {
+        // A pod sends it once, when its model is loaded.
+        "EngineDevice" => Some(("EngineDevice", event.warning)),
+        // Other reports create no Event: each edit of a policy would create one on every one of up to
+        // ten thousand pods.
+        _ if !event.warning => None,
+        "ConfigRefused" => Some(("ConfigRefused", true)),
+        "ConfigPartlyUnknown" => Some(("ConfigPartlyUnknown", true)),
+        "SteppedAside" => Some(("SteppedAside", true)),
+        _ => Some(("SidecarWarning", true)),
     }
 }
 

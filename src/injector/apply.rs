@@ -131,14 +131,15 @@ impl InjectionPlan {
     fn new(inputs: InjectionInputs<'_>, warnings: &mut Vec<String>) -> Result<Self, SkippedPod> {
         let InjectionInputs { original, context, overrides, .. } = inputs;
         let listen_container = overrides.app_listen.as_ref().and_then(|app_listen| app_listen.container.as_deref());
+        let native = overrides.is_native(context);
         let engine = overrides.engine.as_ref();
-        let engine =
-            engine.map(|settings| EnginePlan::new(original, context, settings, &overrides.ports)).transpose()?;
+        let engine = engine
+            .map(|settings| EnginePlan::new(original, context, settings, &overrides.ports, native))
+            .transpose()?;
         let candidates = match &engine {
             Some(engine) => engine.candidates(),
             None => candidates::choose(original, &context.referrers, &overrides.ports, listen_container, warnings)?,
         };
-        let native = overrides.is_native(context);
         if !native && is_job(original, context) {
             return Err(SkipReason::JobNeedsNativeSidecar.with_detail(
                 "a plain container would keep the pod from completing: the sidecar is native from Kubernetes 1.33 on; from 1.29 on groupage.dev/native-sidecar: Always makes it native, with capture only by app-listen or Redirect",
@@ -210,7 +211,10 @@ impl PodDraft {
         self.report.facts.extend(recipe::merged_calls(original, |container| plan.is_captured(container)));
         self.report.facts.extend_from_slice(&plan.notes);
         self.redirect_probes(incoming, &plan.planned, metrics);
-        self.add_drain_hooks(incoming, &plan.planned, metrics, &plan.token);
+        // A native sidecar is terminated after the application. One that executes a model captures no
+        // port, and would serve until then without a hook.
+        let needs_hook = |container: &str| plan.engine.is_some() || plan.is_captured(container);
+        self.add_drain_hooks(incoming, needs_hook, metrics, &plan.token);
     }
 
     /// Adds the sidecar, and the fields of the pod that it needs. Returns the hash of the sidecar
@@ -242,6 +246,7 @@ impl PodDraft {
         self.report.warnings.extend_from_slice(&plan.resources.warnings);
         report::describe(&mut self.report, &plan.planned, overrides, plan.grace);
         self.report.facts.extend(plan.engine.iter().flat_map(EnginePlan::facts));
+        self.report.warnings.extend(plan.engine.iter().flat_map(|engine| engine.warnings.clone()));
         let policy = overrides.policy.as_ref()?;
         self.report.warnings.extend(policy::missing_profile(&policy.spec, context));
         policy::profile(&policy.spec, context).map(|profile| profile.name.clone())

@@ -12,7 +12,9 @@ use super::Namespace;
 use super::capture::bypass;
 use super::ports::PortCandidate;
 use super::referrers;
-use super::status::InjectionStatus;
+use super::sidecar::METRICS_NAMES;
+use super::status::{EngineStatus, InjectionStatus};
+use crate::api::v1alpha1::PortRef;
 
 /// Prefixes of lines about objects that a controller watches; the current objects supersede such
 /// lines.
@@ -37,7 +39,40 @@ pub fn current_bypasses(status: &str, labels: &BTreeMap<String, String>, objects
         let named = referrers::find(&port, &pod, &Namespace::default(), objects.iter().copied());
         ways.extend(bypass(&port, captured.mode, captured.listen, named));
     }
+    if let Some(engine) = &status.engine {
+        let targets = objects.iter().flat_map(|object| referrers::targets(object));
+        ways.extend(targets.filter_map(|(way, target)| lost_traffic(&way, &target, engine, status.metrics)));
+    }
     Some(ways)
+}
+
+/// Returns `true` if the sidecar of an injected pod executes a model, by its annotation
+/// `groupage.dev/status`.
+pub(super) fn executes_model(status: &str) -> bool {
+    InjectionStatus::parse(status).is_some_and(|status| status.engine.is_some())
+}
+
+/// Returns a description of traffic to a port on which neither the sidecar nor another container is
+/// known to listen; `None` if one is. The ports of a sidecar are those of the Services that existed
+/// when its pod was created.
+fn lost_traffic(way: &str, target: &PortRef, engine: &EngineStatus, metrics: u16) -> Option<String> {
+    let EngineStatus { ports, names, declared, declared_names, .. } = engine;
+    let (is_served, port) = match target {
+        PortRef::Number(number) => {
+            (*number == metrics || ports.contains(number) || declared.contains(number), number.to_string())
+        }
+        PortRef::Name(name) => (
+            METRICS_NAMES.contains(&name.as_str()) || names.contains(name) || declared_names.contains(name),
+            name.clone(),
+        ),
+    };
+    let served: Vec<String> = ports.iter().map(u16::to_string).chain(names.iter().cloned()).collect();
+    (!is_served).then(|| {
+        format!(
+            "{way} leads to port {port}, on which nothing is known to listen: use {}, or restart the pod",
+            served.join(" or ")
+        )
+    })
 }
 
 #[cfg(test)]
@@ -74,5 +109,27 @@ mod tests {
         let host = "hostPort 8080 leads directly to the application";
         assert_eq!(found(&status("Named", &[host]), &[&service(&json!("http"))]), [host]);
         assert_eq!(current_bypasses("no status", &BTreeMap::new(), &[]), None);
+    }
+
+    #[test]
+    fn a_later_service_to_a_port_that_nothing_serves_is_reported() {
+        let engine = json!({"model": "/m", "volume": "v", "device": "Cpu", "ports": [8080], "names": ["http"],
+            "declared": [3000], "declaredNames": ["web"]});
+        let status = json!({"version": "0.1.0", "form": "native", "metrics": 9190, "admin": 9191, "hash": "h",
+            "engine": engine})
+        .to_string();
+        for served in [json!(8080), json!("http"), json!(3000), json!("web"), json!(9190), json!("gpg-metrics")] {
+            assert_eq!(found(&status, &[&service(&served)]), [] as [&str; 0]);
+        }
+        let lost =
+            "svc/web:80 leads to port 8000, on which nothing is known to listen: use 8080 or http, or restart the pod";
+        assert_eq!(found(&status, &[&service(&json!(8000))]), [lost]);
+        let lost =
+            "svc/web:80 leads to port api, on which nothing is known to listen: use 8080 or http, or restart the pod";
+        assert_eq!(found(&status, &[&service(&json!("api"))]), [lost]);
+        let mut headless = service(&json!(6379));
+        headless["spec"]["clusterIP"] = json!("None");
+        assert_eq!(found(&status, &[&headless]), [] as [&str; 0], "its clients choose the port");
+        assert!(executes_model(&status) && !executes_model("no status"));
     }
 }

@@ -7,18 +7,22 @@
 mod mount;
 mod ports;
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
-use self::mount::ModelMount;
+use self::mount::{MODELS, ModelMount};
 use super::message::listed;
 use super::ports::PortCandidate;
-use super::status::EngineStatus;
+use super::status::{EngineStatus, InjectionStatus};
 use super::{CONTAINER, InjectionContext, SkippedPod};
-use crate::api::v1alpha1::{EngineDevice, PortRef};
+use crate::api::v1alpha1::{EngineDevice, EngineSpec, OpenEnum, PortRef};
 
 /// Name of the resource that the device plugin of NVIDIA offers. A request for it applies to one
 /// container.
 const GPU_RESOURCE: &str = "nvidia.com/gpu";
+/// Repository of the image of the release, which is built without CUDA.
+const RELEASE_REPOSITORY: &str = "groupage.dev/groupage";
 /// Maximum length of the directory of a model. Those in the examples have some tens of characters.
 const PATH_CHARS_MAX: usize = 256;
 
@@ -55,7 +59,8 @@ pub(super) struct EngineSettings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EnginePort {
     pub(super) number: u16,
-    pub(super) names: Vec<String>,
+    /// Its name. A container declares a number once, so there is at most one.
+    pub(super) name: Option<String>,
 }
 
 /// Decisions about the engine of a pod.
@@ -64,6 +69,11 @@ pub(super) struct EnginePlan {
     device: EngineDevice,
     mount: ModelMount,
     pub(super) ports: Vec<EnginePort>,
+    /// Facts about the ports.
+    notes: Vec<String>,
+    pub(super) warnings: Vec<String>,
+    /// Record of the engine in the status.
+    status: EngineStatus,
 }
 
 /// Returns a directory of a model without its trailing slash, or `None` if it is invalid.
@@ -73,6 +83,32 @@ pub(super) fn parse_path(text: &str) -> Option<String> {
     let is_plain = |part: &str| !part.is_empty() && part != "." && part != "..";
     let fits = trimmed.chars().count() <= PATH_CHARS_MAX && !trimmed.chars().any(char::is_control);
     (fits && relative.split('/').all(is_plain)).then(|| trimmed.to_owned())
+}
+
+/// Returns the settings of the engine in a policy that differ from those of a pod, which only a new
+/// pod gets; `None` if the sidecar of the pod executes no model. `status` and `annotations` are those
+/// of the pod; settings of annotations take precedence over the policy.
+#[must_use]
+pub fn outdated_engine_settings(
+    status: &str,
+    annotations: &BTreeMap<String, String>,
+    spec: Option<&EngineSpec>,
+) -> Option<Vec<&'static str>> {
+    let engine = InjectionStatus::parse(status)?.engine?;
+    let model = spec.and_then(|spec| parse_path(spec.model.as_deref()?));
+    let model = model.map(|model| if model.starts_with('/') { model } else { format!("{MODELS}/{model}") });
+    let device = match spec.and_then(|spec| spec.device.clone()) {
+        Some(OpenEnum::Known(device)) => device,
+        Some(OpenEnum::Other(_)) | None => EngineDevice::Auto,
+    };
+    let mut outdated = Vec::new();
+    if !annotations.contains_key("groupage.dev/engine") && model.as_ref() != Some(&engine.model) {
+        outdated.push("engine.model");
+    }
+    if !annotations.contains_key("groupage.dev/engine-device") && engine.device != format!("{device:?}") {
+        outdated.push("engine.device");
+    }
+    Some(outdated)
 }
 
 // === impl EngineSettings ===
@@ -87,7 +123,7 @@ impl EngineSettings {
 // === impl EnginePlan ===
 
 impl EnginePlan {
-    /// Selects the volume and the ports.
+    /// Selects the volume and the ports. `native` is `true` for a native sidecar.
     ///
     /// # Errors
     /// No volume has the model, or a port is in use.
@@ -96,10 +132,31 @@ impl EnginePlan {
         context: &InjectionContext,
         settings: &EngineSettings,
         requested: &[PortRef],
+        native: bool,
     ) -> Result<Self, SkippedPod> {
         let mount = ModelMount::find(pod, settings)?;
-        let ports = ports::select(pod, &context.referrers, requested)?;
-        Ok(Self { device: settings.device, mount, ports })
+        let ports::PortSelection { ports, notes, mut warnings } = ports::select(pod, &context.referrers, requested)?;
+        let device = settings.device;
+        let resolves_names = !native || context.supports_native_sidecars;
+        let names: Vec<String> = ports.iter().filter_map(|port| port.name.clone()).collect();
+        if !resolves_names {
+            warnings.extend(ports.iter().filter_map(unresolved_name_warning));
+        }
+        if device == EngineDevice::Cuda {
+            warnings.extend(release_image_warning(&context.sidecar.image));
+        }
+        let (declared, declared_names) = ports::of_other_containers(pod);
+        let status = EngineStatus {
+            model: mount.directory.clone(),
+            volume: mount.volume.clone(),
+            device: format!("{device:?}"),
+            ports: ports.iter().map(|port| port.number).collect(),
+            // A Service with a name that it does not resolve leads nowhere.
+            names: if resolves_names { names } else { Vec::new() },
+            declared,
+            declared_names,
+        };
+        Ok(Self { device, mount, ports, notes, warnings, status })
     }
 
     /// Returns the ports as those of the sidecar, for the allocation of its other ports.
@@ -148,9 +205,9 @@ impl EnginePlan {
 
     /// Describes the engine in the report.
     pub(super) fn facts(&self) -> Vec<String> {
-        let port = |port: &EnginePort| match &port.names[..] {
-            [] => port.number.to_string(),
-            names => format!("{} (named {})", port.number, names.join(" and ")),
+        let port = |port: &EnginePort| match &port.name {
+            None => port.number.to_string(),
+            Some(name) => format!("{} (named {name})", port.number),
         };
         let ports: Vec<String> = self.ports.iter().map(port).collect();
         let ModelMount { directory, volume, .. } = &self.mount;
@@ -160,6 +217,7 @@ impl EnginePlan {
             if ports.len() == 1 { "" } else { "s" },
             listed(&ports)
         )];
+        facts.extend_from_slice(&self.notes);
         if self.needs_gpu() {
             facts.push(format!("the sidecar requests {GPU_RESOURCE}: 1"));
         }
@@ -168,18 +226,67 @@ impl EnginePlan {
 
     /// Returns the record of the engine.
     pub(super) fn status(&self) -> EngineStatus {
-        EngineStatus {
-            model: self.mount.directory.clone(),
-            volume: self.mount.volume.clone(),
-            device: format!("{:?}", self.device),
-            ports: self.ports.iter().map(|port| port.number).collect(),
-        }
+        self.status.clone()
     }
+}
+
+/// Returns the warning about a port name of a native sidecar on a cluster where Services do not
+/// resolve it.
+fn unresolved_name_warning(port: &EnginePort) -> Option<String> {
+    let EnginePort { number, name } = port;
+    let name = name.as_ref()?;
+    Some(format!(
+        "Services do not resolve port name {name} of a native sidecar before Kubernetes 1.33 (native-sidecar is Always): use {number} as their targetPort"
+    ))
+}
+
+/// Returns the warning about an image without CUDA, for that of the release.
+fn release_image_warning(image: &str) -> Option<String> {
+    let is_release = image.strip_prefix(RELEASE_REPOSITORY)?.starts_with([':', '@']);
+    is_release.then(|| {
+        format!(
+            "image {image} of the release is built without CUDA, so the sidecar will not start: set image.repository and image.tag of the chart to an image built with --features cuda, which applies to all sidecars"
+        )
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_image_of_the_release_is_known_to_have_no_cuda() {
+        for (image, is_release) in [
+            ("groupage.dev/groupage:1", true),
+            ("groupage.dev/groupage@sha256:0", true),
+            ("groupage.dev/groupage-cuda:1", false),
+            ("mirror/groupage:1", false),
+        ] {
+            assert_eq!(release_image_warning(image).is_some(), is_release, "{image}");
+        }
+    }
+
+    #[test]
+    fn settings_of_a_policy_that_differ_from_those_of_the_pod_are_outdated() {
+        let status = |model: &str| {
+            let engine = json!({"model": model, "volume": "v", "device": "Cpu", "ports": [8080]});
+            json!({"version": "1", "form": "native", "metrics": 9190, "admin": 9191, "hash": "h", "engine": engine})
+                .to_string()
+        };
+        let spec = |text: &str| serde_json::from_str::<EngineSpec>(text).unwrap();
+        let found = |model: &str, annotations: &[&str], text: &str| {
+            let annotations = annotations.iter().map(|key| ((*key).to_owned(), "x".to_owned())).collect();
+            outdated_engine_settings(&status(model), &annotations, Some(&spec(text))).unwrap()
+        };
+        let none = [] as [&str; 0];
+        assert_eq!(found("/m", &[], r#"{"model": "/m/", "device": "Cpu"}"#), none);
+        assert_eq!(found("/models/m", &[], r#"{"model": "m", "device": "Cpu"}"#), none);
+        assert_eq!(found("/m", &[], r#"{"model": "/n", "device": "Cpu"}"#), ["engine.model"]);
+        assert_eq!(found("/m", &[], "{}"), ["engine.model", "engine.device"]);
+        let own = ["groupage.dev/engine", "groupage.dev/engine-device"];
+        assert_eq!(found("/m", &own, r#"{"model": "/n", "device": "Cuda"}"#), none);
+        assert_eq!(outdated_engine_settings("{}", &BTreeMap::new(), None), None);
+    }
 
     #[test]
     fn a_path_has_neither_empty_nor_relative_parts() {

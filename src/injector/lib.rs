@@ -63,6 +63,7 @@ pub use context::{
     ControllerEndpoint, InjectionContext, NamedPolicy, NamedProfile, Namespace, ObjectSource, RedirectUse,
     SidecarDefaults, Workload,
 };
+pub use engine::outdated_engine_settings;
 pub use policy::runtime_config;
 pub use recipe::merged_calls;
 pub use referrers::KINDS as REFERRERS;

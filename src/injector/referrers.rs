@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::Namespace;
 use super::access::{as_integer, at, list, matches_labels, matches_selector, number, text};
 use super::ports::{PortCandidate, is_tcp};
+use crate::api::v1alpha1::PortRef;
 
 /// Mesh annotations that refer to application ports by number.
 const MESH_PORTS: [&str; 6] = [
@@ -191,6 +192,55 @@ pub(super) fn numbers(pod: &Value, objects: &[Value], headless: bool) -> Vec<u16
         }
     }
     found
+}
+
+/// Returns the TCP port numbers that lead to a model that the sidecar executes. A headless Service
+/// counts only if no other port is known and its target differs from its port: otherwise it is often
+/// the governing Service of the application, and the API server writes the default of `targetPort`.
+pub(super) fn engine_numbers(pod: &Value, objects: &[Value]) -> Vec<u16> {
+    let found = numbers(pod, objects, false);
+    if !found.is_empty() {
+        return found;
+    }
+    let ports = headless_services(pod, objects).flat_map(service_ports);
+    let has_target = |port: &&Value| number(target_port(port)) != number(at(port, &["port"]));
+    ports.filter(has_target).filter_map(|port| number(target_port(port))).collect()
+}
+
+/// Returns the headless Services of a pod with the port numbers that their clients use.
+pub(super) fn headless_ports(pod: &Value, objects: &[Value]) -> Vec<(String, u16)> {
+    let ports = |object| {
+        let name = text(object, &["metadata", "name"]).unwrap_or("?");
+        service_ports(object).filter_map(move |port| Some((format!("svc/{name}"), number(target_port(port))?)))
+    };
+    headless_services(pod, objects).flat_map(ports).collect()
+}
+
+fn headless_services<'a>(pod: &'a Value, objects: &'a [Value]) -> impl Iterator<Item = &'a Value> {
+    let labels = at(pod, &["metadata", "labels"]);
+    let services = objects.iter().filter(|object| text(object, &["kind"]) == Some("Service"));
+    services.filter(move |object| is_headless(object) && selects(object, labels))
+}
+
+/// Returns the targets of a Service or pool that lead to a pod by number or name, with a description
+/// of the way. A headless Service has none, because its clients choose the port themselves.
+pub(super) fn targets(object: &Value) -> Vec<(String, PortRef)> {
+    let name = text(object, &["metadata", "name"]).unwrap_or("?");
+    match text(object, &["kind"]) {
+        Some("Service") if !is_headless(object) => {
+            let target = |port: &Value| match target_port(port) {
+                Value::String(name) => Some(PortRef::Name(name.clone())),
+                target => number(target).map(PortRef::Number),
+            };
+            let way = |port: &Value| number(at(port, &["port"])).map(|own| format!("svc/{name}:{own}"));
+            service_ports(object).filter_map(|port| Some((way(port)?, target(port)?))).collect()
+        }
+        Some("InferencePool") => {
+            let pool = |number| (format!("inferencepool/{name}"), PortRef::Number(number));
+            pool_numbers(object).into_iter().map(pool).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Returns the port names that Services refer to.

@@ -12,6 +12,7 @@ use json_patch::{AddOperation, PatchOperation, ReplaceOperation, TestOperation};
 use serde_json::{Value, json};
 
 use super::access::{as_integer, list, text};
+use super::bypass::executes_model;
 use super::planned::PortCapture;
 use super::ports::is_tcp;
 use super::referrers;
@@ -145,10 +146,14 @@ pub fn name_ports(workload: &Value, fixes: &[ServiceFix]) -> Result<Option<json_
 
 /// Returns the remedy for traffic that bypasses the sidecars of a workload: one command if Services
 /// can be fixed and the workload is of a kind that the command can edit, otherwise the manual steps
-/// or the annotation that moves the application to loopback.
+/// or the annotation that moves the application to loopback. `status` is the annotation
+/// `groupage.dev/status` of a pod. A sidecar that executes a model has no application behind it.
 #[must_use]
-pub fn remedy(fixes: &[ServiceFix], namespace: &str, workload: Option<(&str, &str)>) -> String {
+pub fn remedy(status: &str, fixes: &[ServiceFix], namespace: &str, workload: Option<(&str, &str)>) -> String {
     match workload {
+        _ if executes_model(status) => {
+            "direct the Service to a port of the sidecar, or replace the pods (kubectl rollout restart)".to_owned()
+        }
         Some((kind @ ("Deployment" | "StatefulSet" | "DaemonSet"), name)) if !fixes.is_empty() => {
             format!("groupage enable -n {namespace} {}/{name} --fix-services", kind.to_ascii_lowercase())
         }
@@ -243,10 +248,13 @@ mod tests {
     fn one_command_names_the_workload() {
         let fixes = service_fixes(&status(None, "None"), &[&service(&json!([{"port": 8000}]))]);
         assert_eq!(
-            remedy(&fixes, "ml", Some(("Deployment", "web"))),
+            remedy("", &fixes, "ml", Some(("Deployment", "web"))),
             "groupage enable -n ml deployment/web --fix-services"
         );
-        assert!(remedy(&fixes, "ml", Some(("Rollout", "web"))).starts_with("name the port"));
-        assert!(remedy(&[], "ml", Some(("Deployment", "web"))).contains("app-listen"));
+        assert!(remedy("", &fixes, "ml", Some(("Rollout", "web"))).starts_with("name the port"));
+        assert!(remedy("", &[], "ml", Some(("Deployment", "web"))).contains("app-listen"));
+        let engine = json!({"version": "1", "form": "native", "metrics": 9190, "admin": 9191, "hash": "h",
+            "engine": {"model": "/m", "volume": "v", "device": "Cpu", "ports": [8080]}});
+        assert!(remedy(&engine.to_string(), &[], "ml", None).contains("rollout restart"));
     }
 }

@@ -15,8 +15,8 @@ use super::{CONTAINER, InjectionContext, REDIRECT};
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Mount path of the state volume.
 const STATE_PATH: &str = "/var/run/groupage";
-/// Name of the container port that serves `/metrics`.
-const METRICS_NAME: &str = "gpg-metrics";
+/// Name of the container port that serves `/metrics`, and that if the application has the first.
+pub(super) const METRICS_NAMES: [&str; 2] = ["gpg-metrics", "gpg-metrics-2"];
 /// Audience of the service account token.
 const AUDIENCE: &str = "groupage.dev";
 /// User ID of the image. It is set explicitly if the pod's own user is root, which `runAsNonRoot`
@@ -170,12 +170,13 @@ impl ManifestInputs<'_> {
 
     fn ports(&self) -> Vec<Value> {
         let mut ports: Vec<Value> = Vec::new();
-        let mut names = vec![METRICS_NAME];
+        let [usual, other] = METRICS_NAMES;
+        let mut names = vec![usual];
         let captured =
             self.planned.iter().filter(|planned| !matches!(planned.mode, PortCapture::Loopback | PortCapture::Moved));
         let captured = captured.map(|planned| (planned.listen, planned.names()));
         let own = self.engine.iter().flat_map(|engine| &engine.ports);
-        let own = own.map(|port| (port.number, port.names.iter().map(String::as_str).collect()));
+        let own = own.map(|port| (port.number, port.name.iter().map(String::as_str).collect()));
         for (number, moved) in captured.chain(own) {
             let port = || json!({"containerPort": number, "protocol": "TCP"});
             if moved.is_empty() {
@@ -189,8 +190,7 @@ impl ManifestInputs<'_> {
             }
         }
         // The application may have a port of the same name.
-        let own =
-            if names.iter().filter(|name| **name == METRICS_NAME).count() > 1 { "gpg-metrics-2" } else { METRICS_NAME };
+        let own = if names.iter().filter(|name| **name == usual).count() > 1 { other } else { usual };
         ports.push(json!({"name": own, "containerPort": self.numbers.metrics, "protocol": "TCP"}));
         ports
     }

@@ -73,7 +73,7 @@ impl SkipReason {
             Self::RedirectMeshed => "`Redirect` is requested, but a mesh already redirects",
             Self::NoRoom => "the pod's own `resources` leave no room for the sidecar",
             Self::NoModelVolume => "the sidecar is to execute a model, and no volume of the pod has its directory",
-            Self::EnginePortTaken => "the sidecar is to execute a model, and a container declares the port for it",
+            Self::EnginePortTaken => "the sidecar is to execute a model, and a container uses the port for it",
         }
     }
 

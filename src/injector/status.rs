@@ -80,6 +80,15 @@ pub(super) struct EngineStatus {
     pub(super) device: String,
     /// Ports on which the sidecar serves the model.
     pub(super) ports: Vec<u16>,
+    /// Names of these ports that Services resolve.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) names: Vec<String>,
+    /// Ports of the other containers: those that they declare and that their probes connect to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) declared: Vec<u16>,
+    /// Names of these ports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "declaredNames")]
+    pub(super) declared_names: Vec<String>,
 }
 
 /// Undo record: the changes in the user's own part of the pod.

@@ -70,7 +70,8 @@ pub(super) fn remedy_of(world: &ClusterState, entry: &PodBypasses<'_>) -> String
     let pod = entry.pod;
     let workload = world.workload(&pod.meta.key.namespace, pod.owner.as_ref(), &pod.labels);
     let workload = workload.as_ref().map(|workload| (workload.kind.as_str(), workload.name.as_str()));
-    remedy(&entry.fixes, &pod.meta.key.namespace, workload)
+    let status = pod.annotations.get(STATUS).map_or("", String::as_str);
+    remedy(status, &entry.fixes, &pod.meta.key.namespace, workload)
 }
 
 fn to_u32(count: usize) -> u32 {
@@ -117,7 +118,7 @@ pub(super) fn policy_findings(
 ) -> Vec<ConditionFinding> {
     vec![
         evaluate_accepted(&attachment.accepted),
-        evaluate_programmed(input, attachment),
+        evaluate_programmed(input, policy, attachment),
         evaluate_captured(input, bypasses, attachment),
         evaluate_slo(policy, attachment, observed),
         evaluate_merging(attachment, observed),

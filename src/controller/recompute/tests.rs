@@ -112,6 +112,26 @@ fn all_seven_conditions_have_the_generation_and_are_unknown_without_evidence() {
 }
 
 #[test]
+fn a_changed_model_of_the_policy_is_pending_for_new_pods() {
+    let programmed = |model: &str| {
+        let mut spec = app();
+        spec["engine"] = json!({"model": model});
+        let mut scene = Scene::with(spec);
+        let engine = json!({"model": "/m", "volume": "v", "device": "Auto", "ports": [8080], "names": ["http"]});
+        let status = json!({"version": "0.1.0", "form": "native", "metrics": 9190, "admin": 9191, "hash": "h", "engine": engine});
+        let mut pod = pod("a", "p", &[("app", "x")]);
+        pod.annotations = labels(&[(STATUS, &status.to_string())]);
+        injected(&mut scene.world, pod);
+        scene.connect("p", current());
+        scene.condition(ConditionType::Programmed)
+    };
+    assert_eq!(words(programmed("/m")), "True/Programmed");
+    let (_, reason, message) = programmed("/n");
+    assert_eq!(reason, "NextStart");
+    assert!(message.ends_with("pending for new pods (kubectl rollout restart): engine.model"), "{message}");
+}
+
+#[test]
 fn a_policy_is_programmed_once_all_its_sidecars_run_it() {
     let mut scene = Scene::with(app());
     scene.injected("p", &[]);
@@ -125,7 +145,13 @@ fn a_policy_is_programmed_once_all_its_sidecars_run_it() {
     scene.connect("q", PodObserved { refused: Some("an older generation".into()), ..PodObserved::default() });
     assert_eq!(words(scene.condition(ConditionType::Programmed)), "False/Refused");
     scene.connect("q", PodObserved { pending: vec!["proxy.client".into()], ..current() });
-    assert_eq!(words(scene.condition(ConditionType::Programmed)), "True/NextStart");
+    let (_, reason, message) = scene.condition(ConditionType::Programmed);
+    assert_eq!(reason, "NextStart");
+    assert!(message.ends_with("pending until the next start of the sidecar: proxy.client"), "{message}");
+    scene.connect("q", PodObserved { pending: vec!["engine.model".into()], ..current() });
+    let (_, reason, message) = scene.condition(ConditionType::Programmed);
+    assert_eq!(reason, "NextStart");
+    assert!(message.ends_with("pending for new pods (kubectl rollout restart): engine.model"), "{message}");
     scene.connect("q", current());
     assert_eq!(words(scene.condition(ConditionType::Programmed)), "True/Programmed");
     assert_eq!(words(scene.condition(ConditionType::Ready)), "True/Ready");

@@ -149,7 +149,8 @@ impl BypassObjects {
     pub(super) fn remedy(&self, pod: &Pod) -> String {
         let workload = ClusterState::default().workload(&pod.meta.key.namespace, pod.owner.as_ref(), &pod.labels);
         let workload = workload.as_ref().map(|workload| (workload.kind.as_str(), workload.name.as_str()));
-        remedy(&self.fixes(pod), &pod.meta.key.namespace, workload)
+        let record = pod.annotations.get(STATUS).map_or("", String::as_str);
+        remedy(record, &self.fixes(pod), &pod.meta.key.namespace, workload)
     }
 
     fn objects_for<'a>(&'a self, pod: &'a Pod) -> Vec<&'a Value> {

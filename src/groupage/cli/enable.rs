@@ -199,9 +199,9 @@ impl<'a> WorkloadChange<'a> {
                 println!("  {line}");
             }
         }
-        if report.bypasses_sidecar() {
+        if let Some(record) = report.bypassed_record() {
             let workload = Some((self.workload.kind, self.workload.name.as_str()));
-            let remedy = remedy(&report.service_fixes()?, &self.cluster.namespace, workload);
+            let remedy = remedy(record, &report.service_fixes()?, &self.cluster.namespace, workload);
             println!("× calls bypass the sidecar: {remedy}");
         }
         Ok(if report.is_captured() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

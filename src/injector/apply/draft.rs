@@ -217,10 +217,17 @@ impl PodDraft {
     }
 
     /// Adds a preStop hook that makes the kubelet drain the sidecar before it stops an application.
-    /// A native sidecar outlives the application and may still hold a queue.
-    pub(super) fn add_drain_hooks(&mut self, incoming: &Value, planned: &[PlannedPort], metrics: u16, token: &str) {
+    /// A native sidecar outlives the application and may still hold a queue. `needs_hook` is `true`
+    /// for the containers whose end also ends the service of the sidecar.
+    pub(super) fn add_drain_hooks(
+        &mut self,
+        incoming: &Value,
+        needs_hook: impl Fn(&str) -> bool,
+        metrics: u16,
+        token: &str,
+    ) {
         for container in self.applications() {
-            if !planned.iter().any(|planned| planned.port.container == container && planned.mode != PortCapture::None) {
+            if !needs_hook(&container) {
                 continue;
             }
             let Some(own) = self.container(&container) else { continue };

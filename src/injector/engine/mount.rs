@@ -1,6 +1,8 @@
 //! The volume of a pod that has the model, and its mount in the sidecar. It is read-only, so that
 //! the sidecar cannot change what the other containers read.
 
+use std::cmp::Reverse;
+
 use serde_json::{Value, json};
 
 use super::{EngineSettings, MODEL_PATH};
@@ -8,11 +10,12 @@ use crate::access::{find_named, list, text};
 use crate::{SkipReason, SkippedPod};
 
 /// Mount path of a volume with models that no container mounts.
-const MODELS: &str = "/models";
+pub(super) const MODELS: &str = "/models";
 /// Directories that the sidecar needs itself. A volume mounted at one of them, or above it, would
 /// hide its contents.
 const RESERVED: [&str; 7] = ["/dev", "/etc", "/groupage", "/proc", "/run", "/sys", "/var/run"];
-/// Lists of containers with the mounts that show where a volume has its files.
+/// Lists of containers with the mounts that show where a volume has its files. If both mount a volume
+/// at the same path, the path of the model is that which the application has.
 const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
 
 /// The mount of a model.
@@ -52,8 +55,8 @@ impl ModelMount {
         };
         let is_wanted = |mount: &ContainerMount<'_>| volume.as_deref().is_none_or(|name| name == mount.volume);
         let above = mounts(pod).filter(|mount| is_wanted(mount) && mount.contains(model));
-        // The deepest mount hides those above it.
-        let found = above.max_by_key(|mount| mount.path.len());
+        // The deepest mount hides those above it. Of two at the same path this is the first.
+        let found = above.min_by_key(|mount| Reverse(mount.path.len()));
         if let Some(mount) = found {
             return Self::new(model.clone(), mount);
         }
@@ -158,6 +161,14 @@ mod tests {
         assert_eq!(find(&mounts, "/data/models/m", Some("other")).unwrap().1, mount("other", "/data"));
         let part = json!([{"name": "models", "mountPath": "/m", "subPath": "a/b"}]);
         assert_eq!(find(&part, "/m", None).unwrap().1["subPath"], "a/b");
+    }
+
+    #[test]
+    fn the_mount_of_the_application_precedes_that_of_an_init_container() {
+        let mut both = pod(&json!([{"name": "other", "mountPath": "/models"}]));
+        both["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "models", "mountPath": "/models/"}]);
+        let settings = EngineSettings { model: "/models/m".to_owned(), device: EngineDevice::Auto, volume: None };
+        assert_eq!(ModelMount::find(&both, &settings).unwrap().volume, "models");
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub(super) fn apply(check: &mut Validator, spec: &Json) {
             "the names of `weights` are shown by /api/config and the log: identify tenants by another header",
         );
     }
-    check_engine(check);
+    check_engine(check, spec);
     check_shares(check, spec);
     check_hold_limits(check, spec);
     cluster::apply(check, spec);
@@ -82,8 +82,15 @@ pub(super) fn apply(check: &mut Validator, spec: &Json) {
     route::apply(check, spec);
 }
 
-/// Reports settings of an engine without a model.
-fn check_engine(check: &mut Validator) {
+/// Reports settings of an engine without a model, and a model that most pods do not find.
+fn check_engine(check: &mut Validator, spec: &Json) {
+    let model = spec["engine"]["model"].as_str().filter(|_| check.has("targetRefs") || check.has("selector"));
+    if model.is_some_and(|model| !model.starts_with('/')) {
+        check.notice(
+            "engine.model",
+            "the directory is relative, so only pods with groupage.dev/engine-volume get a sidecar: write the absolute directory at which a container mounts it",
+        );
+    }
     for key in ["device", "memory", "batchInvariant", "itemTokensMax"].map(|key| format!("engine.{key}")) {
         if check.has(&key) && !check.has("engine.model") {
             check.notice(&key, "engine.model is not set, so it applies only with --engine or groupage.dev/engine");

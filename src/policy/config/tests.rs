@@ -313,6 +313,17 @@ fn keys_for_a_cluster_and_routes_that_never_match_are_noticed() {
 }
 
 #[test]
+fn a_relative_model_of_a_policy_for_pods_is_noticed() {
+    let paths = |text: &str| -> Vec<String> {
+        load(text, "p").unwrap().notices.into_iter().map(|notice| notice.path).collect()
+    };
+    let (pods, relative) = ("selector: {matchLabels: {app: x}}\n", "engine: {model: m}\n");
+    assert!(paths(&format!("{pods}{relative}")).contains(&"engine.model".to_owned()));
+    assert!(!paths(&format!("{pods}engine: {{model: /m}}\n")).contains(&"engine.model".to_owned()));
+    assert!(paths(relative).is_empty(), "a file of one process has a working directory");
+}
+
+#[test]
 fn an_alias_is_read_and_a_bomb_of_them_is_not() {
     let policy = built("routes:\n- {path: /a, timeout: &t 7s}\n- {path: /b, timeout: *t}\n");
     assert!(policy.routes.iter().all(|route| route.timeout == Some(Duration::from_secs(7))));

@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{NAMED_MAX, ReasonedStatus, connected_pods, format_count, injected_pods};
+use crate::api::v1alpha1::EngineSpec;
 use crate::attachment::{Attachment, RequestedProfile};
-use crate::cluster_state::{ObjectKey, Pod};
+use crate::cluster_state::{ObjectKey, Pod, Policy};
+use crate::injector::{STATUS, outdated_engine_settings};
 use crate::observed_state::PodObserved;
 use crate::recompute::RecomputeInput;
 use crate::status::{ConditionFinding, ConditionStatus, ConditionType, join_first};
@@ -13,7 +15,12 @@ use crate::status::{ConditionFinding, ConditionStatus, ConditionType, join_first
 /// A connected pod, and the state of its sidecar.
 type ConnectedPod<'a> = (&'a Arc<Pod>, &'a PodObserved);
 
-pub(super) fn evaluate_programmed(input: &RecomputeInput<'_>, attachment: &Attachment) -> ConditionFinding {
+pub(super) fn evaluate_programmed(
+    input: &RecomputeInput<'_>,
+    policy: &Policy,
+    attachment: &Attachment,
+) -> ConditionFinding {
+    let engine = policy.spec.as_ref().ok().and_then(|spec| spec.engine.as_ref());
     let pods: Vec<ConnectedPod<'_>> = connected_pods(input, attachment).collect();
     let total = attachment.pods.len();
     // Problems are reported in the order of severity: rejected, not connected, outdated, waiting
@@ -22,7 +29,7 @@ pub(super) fn evaluate_programmed(input: &RecomputeInput<'_>, attachment: &Attac
         .or_else(|| find_refused(&pods))
         .or_else(|| find_unconnected(input, attachment, &pods))
         .or_else(|| find_outdated(total, &pods))
-        .unwrap_or_else(|| describe_running(total, &pods));
+        .unwrap_or_else(|| describe_running(total, &pods, engine));
     ConditionFinding::new(ConditionType::Programmed, holds, reason, message)
 }
 
@@ -91,15 +98,30 @@ fn find_outdated(total: usize, pods: &[ConnectedPod<'_>]) -> Option<ReasonedStat
 }
 
 /// Returns the status if all sidecars run the policy, some perhaps only in part until their next
-/// start.
-fn describe_running(total: usize, pods: &[ConnectedPod<'_>]) -> ReasonedStatus {
+/// start, or until new pods have replaced theirs.
+fn describe_running(total: usize, pods: &[ConnectedPod<'_>], engine: Option<&EngineSpec>) -> ReasonedStatus {
     let summary = format!("{} {} the policy", format_count(total, "sidecar"), if total == 1 { "runs" } else { "run" });
-    let pending: BTreeSet<&String> = pods.iter().flat_map(|(_, observed)| &observed.pending).collect();
-    if pending.is_empty() {
+    let (mut next_start, mut new_pods) = (BTreeSet::new(), BTreeSet::new());
+    for (pod, observed) in pods {
+        let status = pod.annotations.get(STATUS);
+        let outdated = status.and_then(|status| outdated_engine_settings(status, &pod.annotations, engine));
+        for key in &observed.pending {
+            // A sidecar that captures ports never executes a model.
+            let keys = if key.starts_with("engine.") && outdated.is_none() { &mut new_pods } else { &mut next_start };
+            keys.insert(key.clone());
+        }
+        new_pods.extend(outdated.into_iter().flatten().map(str::to_owned));
+    }
+    if next_start.is_empty() && new_pods.is_empty() {
         return (ConditionStatus::True, "Programmed", summary);
     }
-    let keys: Vec<String> = pending.into_iter().cloned().collect();
-    let message = format!("{summary}; pending until the next start of the sidecar: {}", join_first(&keys, NAMED_MAX));
+    let pending =
+        [("until the next start of the sidecar", next_start), ("for new pods (kubectl rollout restart)", new_pods)];
+    let pending = pending.into_iter().filter(|(_, keys)| !keys.is_empty()).map(|(when, keys)| {
+        let keys: Vec<String> = keys.into_iter().collect();
+        format!("pending {when}: {}", join_first(&keys, NAMED_MAX))
+    });
+    let message = std::iter::once(summary).chain(pending).collect::<Vec<_>>().join("; ");
     (ConditionStatus::True, "NextStart", message)
 }
 

@@ -29,6 +29,8 @@ struct PodStatus {
     /// Routes by which calls bypass its sidecar.
     bypasses: Vec<String>,
     fixes: Vec<ServiceFix>,
+    /// Record of its injection; empty without one.
+    record: String,
     /// Reason that it does not run.
     problem: Option<String>,
     metrics: Option<PodMetrics>,
@@ -51,6 +53,7 @@ impl CaptureReport {
             let (key, pod) = cluster_state::from_pod(object);
             PodStatus {
                 has_sidecar: pod.annotations.contains_key(STATUS),
+                record: pod.annotations.get(STATUS).cloned().unwrap_or_default(),
                 bypasses: objects.bypasses_of(&pod),
                 fixes: objects.fixes(&pod),
                 problem: pod_problem(object),
@@ -74,6 +77,11 @@ impl CaptureReport {
     /// Returns `true` if calls bypass a sidecar.
     pub(super) fn bypasses_sidecar(&self) -> bool {
         self.pods.iter().any(|pod| !pod.bypasses.is_empty())
+    }
+
+    /// Returns the injection record of the first pod with a bypass; `None` if no pod has one.
+    pub(super) fn bypassed_record(&self) -> Option<&str> {
+        self.pods.iter().find(|pod| !pod.bypasses.is_empty()).map(|pod| pod.record.as_str())
     }
 
     /// Returns `true` if every pod runs with a sidecar, no bypass of it is known, and every object
