@@ -12,8 +12,8 @@
 //!   `encoder_pass` have the launches, `graph_cache` decides which of them are replayed as a graph,
 //!   and `batch_outputs` copies the results.
 //! - `device_choice` decides between GPU and CPU, `open_executor` opens the chosen GPU, `driver`
-//!   calls the driver, `cubin_cache` keeps compiled kernels, and `kernel_parity` compares two
-//!   devices.
+//!   calls the driver, `kernel_load` loads kernels, `cubin_cache` keeps compiled ones, and
+//!   `kernel_parity` compares two devices.
 //!
 //! Not part of it: results are not scaled to unit length, copies are not overlapped with execution,
 //! and there is one device an executor.
@@ -34,6 +34,8 @@ mod encoder_pass;
 mod fault;
 mod graph_cache;
 mod kernel_image;
+#[cfg(any(test, feature = "cuda"))]
+mod kernel_load;
 #[cfg(any(test, feature = "simulator"))]
 mod kernel_parity;
 mod load_error;

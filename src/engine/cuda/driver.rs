@@ -16,7 +16,7 @@ use std::ffi::c_int;
 use cudarc::driver::sys::CUdevice_attribute as DeviceAttribute;
 use cudarc::driver::{result, sys};
 
-use self::compile::load_module;
+use self::compile::DriverCompiler;
 use self::handle::{DriverContext, DriverGraph};
 use self::status::check;
 use super::cubin_cache::CubinCache;
@@ -26,6 +26,7 @@ use super::device::{
 use super::driver_state::DriverState;
 use super::fault::{DeviceError, INVALID_VALUE, NO_DEVICE};
 use super::kernel_image::KernelImage;
+use super::kernel_load::{self, KernelModule};
 
 /// Maximum number of GPUs that are listed: twice those of the largest servers.
 const DEVICES_MAX: usize = 32;
@@ -174,7 +175,9 @@ impl GpuDevice for CudaDevice {
     }
 
     fn load_kernel(&mut self, image: &KernelImage) -> Result<KernelId, DeviceError> {
-        let (module, is_compiled) = load_module(&self.context, image, &self.properties, self.cache.as_ref())?;
+        let mut compiler = DriverCompiler::new(&self.context);
+        let KernelModule { module, is_compiled } =
+            kernel_load::load_kernel(&mut compiler, image, &self.properties, self.cache.as_ref())?;
         self.compiled += usize::from(is_compiled);
         let function = self.context.add_module(module, image.name)?;
         if image.shared_bytes > SHARED_BYTES_DEFAULT {

@@ -39,7 +39,7 @@ fn bind_single_port(policy: &Policy) -> Result<(BoundPort, Option<StateDir>), Bo
 /// Returns the model server of a policy. A model is opened before any port is bound.
 fn server_target(policy: &Policy) -> Result<ServerTarget, BoxError> {
     if let Some(engine) = &policy.engine {
-        return Ok(ServerTarget::Engine(EngineModel::open(engine)?));
+        return Ok(ServerTarget::Engine(EngineModel::open(engine, policy.proxy.state.as_deref())?));
     }
     let target = upstream_target(policy).ok_or(
         "GRP1102: no upstream: set the model server with --upstream URL, or with proxy.upstream in the policy",

@@ -10,6 +10,7 @@ pub(super) use self::unavailable::EngineModel;
 #[cfg(feature = "engine")]
 mod served {
     use std::fmt;
+    use std::path::Path;
     use std::sync::Arc;
 
     use groupage_engine::Model;
@@ -28,11 +29,12 @@ mod served {
     }
 
     impl EngineModel {
-        /// Opens the model of a policy, and chooses the device that executes it.
-        pub(in crate::app::compose) fn open(config: &EngineConfig) -> Result<Self, BoxError> {
+        /// Opens the model of a policy, and chooses the device that executes it. `state` is the
+        /// state folder, if there is one.
+        pub(in crate::app::compose) fn open(config: &EngineConfig, state: Option<&Path>) -> Result<Self, BoxError> {
             let model = Model::open(&config.model).map_err(|error| format!("--engine: {error}"))?;
             let served = Arc::new(ServedModel::new(model, Clock::wall_micros() / 1_000_000));
-            Ok(Self { served, executor: choose_executor(config)? })
+            Ok(Self { served, executor: choose_executor(config, state)? })
         }
     }
 
@@ -47,6 +49,7 @@ mod served {
 mod unavailable {
     use std::convert::Infallible;
     use std::fmt;
+    use std::path::Path;
 
     use crate::config::EngineConfig;
     use crate::error::BoxError;
@@ -57,7 +60,7 @@ mod unavailable {
 
     impl EngineModel {
         /// Refuses the model of a policy.
-        pub(in crate::app::compose) fn open(config: &EngineConfig) -> Result<Self, BoxError> {
+        pub(in crate::app::compose) fn open(config: &EngineConfig, _: Option<&Path>) -> Result<Self, BoxError> {
             let model = config.model.display();
             Err(format!(
                 "--engine {model}: this binary is built without the engine: build it with `--features engine`, or name \
@@ -79,7 +82,7 @@ mod unavailable {
 
         #[test]
         fn without_the_feature_the_message_names_it() {
-            let error = EngineModel::open(&EngineConfig::new("/models/m")).unwrap_err().to_string();
+            let error = EngineModel::open(&EngineConfig::new("/models/m"), None).unwrap_err().to_string();
             assert!(error.contains("/models/m") && error.contains("--features engine"), "{error}");
         }
     }

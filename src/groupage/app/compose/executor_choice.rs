@@ -1,5 +1,7 @@
 //! The choice of the device that executes the model of a policy.
 
+use std::path::Path;
+
 use groupage_engine::{DeviceChoice, DevicePreference, DeviceReport, MemoryLimit, NoDeviceError, choose_device};
 use groupage_serving::ExecutorSettings;
 
@@ -7,12 +9,16 @@ use crate::api::v1alpha1::EngineDevice;
 use crate::config::{EngineConfig, MemoryBudget};
 use crate::error::BoxError;
 
+/// Folder of compiled kernels in the state folder. Only a proxy with a model of its own has it, and
+/// never one that captures ports, so that it takes nothing of the small volume of an injected pod.
+const KERNEL_FOLDER: &str = "kernels";
+
 /// Chooses the device, and logs the choice with its reason. The driver library is loaded unless the
-/// CPU is configured.
+/// CPU is configured. Compiled kernels are kept in the state folder, if there is one.
 ///
 /// # Errors
 /// A GPU is required, and there is none that can be used.
-pub(super) fn choose_executor(config: &EngineConfig) -> Result<ExecutorSettings, BoxError> {
+pub(super) fn choose_executor(config: &EngineConfig, state: Option<&Path>) -> Result<ExecutorSettings, BoxError> {
     let preference = match config.device {
         EngineDevice::Auto => DevicePreference::Auto,
         EngineDevice::Cpu => DevicePreference::Cpu,
@@ -28,6 +34,7 @@ pub(super) fn choose_executor(config: &EngineConfig) -> Result<ExecutorSettings,
         is_device_required: config.device == EngineDevice::Cuda,
         memory: config.memory.map_or_else(MemoryLimit::default, memory_limit),
         batch_invariant: config.batch_invariant,
+        kernel_cache: state.map(|folder| folder.join(KERNEL_FOLDER)),
     })
 }
 
@@ -50,12 +57,13 @@ mod tests {
     #[test]
     fn settings_follow_the_policy() {
         let config = |device, memory| EngineConfig { device, memory, ..EngineConfig::new("/models/m") };
-        let cpu = choose_executor(&config(EngineDevice::Cpu, None)).unwrap();
+        let cpu = choose_executor(&config(EngineDevice::Cpu, None), None).unwrap();
         assert_eq!(cpu, ExecutorSettings::default());
         let half = MemoryBudget::FreeShare(parse_share("50%").unwrap());
-        let shared = choose_executor(&config(EngineDevice::Cpu, Some(half))).unwrap();
+        let shared = choose_executor(&config(EngineDevice::Cpu, Some(half)), Some(Path::new("/state"))).unwrap();
         assert_eq!(shared.memory, MemoryLimit::FreeShare(500_000));
-        let bytes = choose_executor(&config(EngineDevice::Cpu, Some(MemoryBudget::Bytes(7)))).unwrap();
+        assert_eq!(shared.kernel_cache.as_deref(), Some(Path::new("/state/kernels")));
+        let bytes = choose_executor(&config(EngineDevice::Cpu, Some(MemoryBudget::Bytes(7))), None).unwrap();
         assert_eq!(bytes.memory, MemoryLimit::Bytes(7));
     }
 
@@ -64,7 +72,7 @@ mod tests {
     #[test]
     fn a_required_gpu_is_never_replaced_by_the_cpu() {
         let config = EngineConfig { device: EngineDevice::Cuda, ..EngineConfig::new("/models/m") };
-        match choose_executor(&config) {
+        match choose_executor(&config, None) {
             Ok(settings) => assert!(settings.is_device_required && settings.device != DeviceChoice::Cpu),
             Err(error) => {
                 let error = error.to_string();
