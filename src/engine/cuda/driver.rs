@@ -2,12 +2,14 @@
 //!
 //! `cudarc` panics where the library is absent, so [`probe_driver`] and [`CudaDevice::open`] look
 //! for it first. Functions of the driver are called directly, without the types of `cudarc` that
-//! track events: there is one stream, and its operations are executed in their order.
+//! track events: there is one stream of kernels, whose operations are executed in their order, and
+//! one of staged copies, which `areas` orders.
 
 #![expect(unsafe_code, reason = "functions of the driver are foreign, and take addresses and handles")]
 
 mod compile;
 mod handle;
+mod areas;
 mod staging;
 mod status;
 
@@ -22,6 +24,7 @@ use self::status::check;
 use super::cubin_cache::CubinCache;
 use super::device::{
     DeviceAddress, DeviceProperties, GpuDevice, GraphId, KernelId, KernelLaunch, LaunchArgument, REGION_ALIGNMENT,
+    StagedBytes, StagingArea,
 };
 use super::driver_state::DriverState;
 use super::fault::{DeviceError, INVALID_VALUE, NO_DEVICE};
@@ -172,6 +175,20 @@ impl GpuDevice for CudaDevice {
     fn download(&mut self, from: DeviceAddress, bytes: &mut [u8]) -> Result<(), DeviceError> {
         let (staging, stream) = self.context.staging()?;
         staging.download(stream, from, bytes)
+    }
+
+    fn stage(&mut self, area: StagingArea, to: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError> {
+        let (areas, _) = self.context.areas()?;
+        areas.stage(area, to, bytes)
+    }
+
+    fn copy_staged(&mut self, staged: StagedBytes, to: DeviceAddress) -> Result<(), DeviceError> {
+        let (areas, stream) = self.context.areas()?;
+        areas.copy(staged, to, stream)
+    }
+
+    fn is_idle(&mut self) -> bool {
+        self.context.is_idle()
     }
 
     fn load_kernel(&mut self, image: &KernelImage) -> Result<KernelId, DeviceError> {

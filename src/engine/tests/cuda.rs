@@ -4,6 +4,7 @@
 //! written, so each test also holds that there are none.
 
 mod failures;
+mod pipeline;
 mod refusals;
 mod scripted_device;
 mod tiny_model;

@@ -29,12 +29,15 @@ mod served {
     }
 
     impl EngineModel {
-        /// Opens the model of a policy, and chooses the device that executes it. `state` is the
-        /// state folder, if there is one.
-        pub(in crate::app::compose) fn open(config: &EngineConfig, state: Option<&Path>) -> Result<Self, BoxError> {
+        /// Opens the model of a policy, and chooses the device that executes it. Compiled
+        /// kernels are kept in `kernel_folder`, if there is one.
+        pub(in crate::app::compose) fn open(
+            config: &EngineConfig,
+            kernel_folder: Option<&Path>,
+        ) -> Result<Self, BoxError> {
             let model = Model::open(&config.model).map_err(|error| format!("--engine: {error}"))?;
             let served = Arc::new(ServedModel::new(model, Clock::wall_micros() / 1_000_000));
-            Ok(Self { served, executor: choose_executor(config, state)? })
+            Ok(Self { served, executor: choose_executor(config, kernel_folder)? })
         }
     }
 

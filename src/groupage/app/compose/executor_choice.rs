@@ -9,16 +9,15 @@ use crate::api::v1alpha1::EngineDevice;
 use crate::config::{EngineConfig, MemoryBudget};
 use crate::error::BoxError;
 
-/// Folder of compiled kernels in the state folder. Only a proxy with a model of its own has it, and
-/// never one that captures ports, so that it takes nothing of the small volume of an injected pod.
-const KERNEL_FOLDER: &str = "kernels";
-
 /// Chooses the device, and logs the choice with its reason. The driver library is loaded unless the
-/// CPU is configured. Compiled kernels are kept in the state folder, if there is one.
+/// CPU is configured. Compiled kernels are kept in `kernel_folder`, if there is one.
 ///
 /// # Errors
 /// A GPU is required, and there is none that can be used.
-pub(super) fn choose_executor(config: &EngineConfig, state: Option<&Path>) -> Result<ExecutorSettings, BoxError> {
+pub(super) fn choose_executor(
+    config: &EngineConfig,
+    kernel_folder: Option<&Path>,
+) -> Result<ExecutorSettings, BoxError> {
     let preference = match config.device {
         EngineDevice::Auto => DevicePreference::Auto,
         EngineDevice::Cpu => DevicePreference::Cpu,
@@ -34,7 +33,7 @@ pub(super) fn choose_executor(config: &EngineConfig, state: Option<&Path>) -> Re
         is_device_required: config.device == EngineDevice::Cuda,
         memory: config.memory.map_or_else(MemoryLimit::default, memory_limit),
         batch_invariant: config.batch_invariant,
-        kernel_cache: state.map(|folder| folder.join(KERNEL_FOLDER)),
+        kernel_cache: kernel_folder.map(Path::to_owned),
     })
 }
 
@@ -60,7 +59,8 @@ mod tests {
         let cpu = choose_executor(&config(EngineDevice::Cpu, None), None).unwrap();
         assert_eq!(cpu, ExecutorSettings::default());
         let half = MemoryBudget::FreeShare(parse_share("50%").unwrap());
-        let shared = choose_executor(&config(EngineDevice::Cpu, Some(half)), Some(Path::new("/state"))).unwrap();
+        let shared =
+            choose_executor(&config(EngineDevice::Cpu, Some(half)), Some(Path::new("/state/kernels"))).unwrap();
         assert_eq!(shared.memory, MemoryLimit::FreeShare(500_000));
         assert_eq!(shared.kernel_cache.as_deref(), Some(Path::new("/state/kernels")));
         let bytes = choose_executor(&config(EngineDevice::Cpu, Some(MemoryBudget::Bytes(7))), None).unwrap();
