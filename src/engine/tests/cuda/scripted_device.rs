@@ -99,7 +99,8 @@ impl GpuDevice for ScriptedDevice {
     }
 
     fn capture_graph(&mut self, launches: &[KernelLaunch]) -> Result<GraphId, DeviceError> {
-        match self.capture_error {
+        let refused = launches.iter().find_map(|launch| (self.script)(&launch.arguments));
+        match self.capture_error.or(refused) {
             Some(code) => Err(DeviceError::new("the capture of a graph", code, String::new())),
             None => self.inner.capture_graph(launches),
         }
