@@ -10,16 +10,18 @@
 //!   `device_memory` reserves it, and `device_weights` copies the weights.
 //! - `batch_split` divides a batch, `batch_inputs` lays it out, `encoder_kernels` and
 //!   `encoder_pass` have the launches, `graph_cache` decides which of them are replayed as a graph,
-//!   and `batch_outputs` copies the results.
+//!   and `batch_outputs` copies the results. `batch_pipeline` overlaps the copy of the inputs of a
+//!   batch with the execution of another one, and `submitted_batch` has both.
 //! - `device_choice` decides between GPU and CPU, `open_executor` opens the chosen GPU, `driver`
-//!   calls the driver, `cubin_cache` keeps compiled kernels, and `kernel_parity` compares two
-//!   devices.
+//!   calls the driver, `kernel_load` loads kernels, `cubin_cache` keeps compiled ones, and
+//!   `kernel_parity` compares two devices.
 //!
-//! Not part of it: results are not scaled to unit length, copies are not overlapped with execution,
-//! and there is one device an executor.
+//! Not part of it: results are not scaled to unit length, copies of results are not overlapped with
+//! execution, and there is one device an executor.
 
 mod batch_inputs;
 mod batch_outputs;
+mod batch_pipeline;
 mod batch_split;
 mod cubin_cache;
 mod device;
@@ -34,6 +36,8 @@ mod encoder_pass;
 mod fault;
 mod graph_cache;
 mod kernel_image;
+#[cfg(any(test, feature = "cuda"))]
+mod kernel_load;
 #[cfg(any(test, feature = "simulator"))]
 mod kernel_parity;
 mod load_error;
@@ -43,15 +47,17 @@ mod model_support;
 mod open_executor;
 #[cfg(any(test, feature = "simulator"))]
 mod simulated;
+mod submitted_batch;
 
 use std::fmt;
 
 use self::batch_inputs::{BatchInputs, BatchPart};
-use self::batch_outputs::collect_results;
+use self::batch_outputs::download_outputs;
 use self::batch_split::TokenCeiling;
 pub use self::cubin_cache::{CubinCache, CubinKey};
 pub use self::device::{
     DeviceAddress, DeviceProperties, GpuDevice, GraphId, KernelId, KernelLaunch, LaunchArgument, REGION_ALIGNMENT,
+    STAGED_BYTES_MAX, StagedBytes, StagingArea,
 };
 pub use self::device_choice::{DeviceChoice, DevicePreference, DeviceReport, NoDeviceError, choose_device};
 use self::device_memory::DeviceMemory;
@@ -72,10 +78,11 @@ use self::model_support::KernelChoice;
 pub use self::open_executor::open_gpu_executor;
 #[cfg(any(test, feature = "simulator"))]
 pub use self::simulated::SimulatedDevice;
+use self::submitted_batch::SubmittedBatches;
 use crate::batch::PackedBatch;
 use crate::cpu::TOKENS_MAX;
 use crate::error::LoadError;
-use crate::executor::{DeviceUsage, ExecuteError, Executor, ExecutorReport, SequenceResult};
+use crate::executor::{BatchPipeline, DeviceUsage, ExecuteError, Executor, ExecutorReport, SequenceResult};
 use crate::limits::BatchLimits;
 use crate::memory_limit::MemoryLimit;
 use crate::model::Model;
@@ -98,6 +105,7 @@ pub struct CudaExecutor<D> {
     usage: DeviceUsage,
     limits: BatchLimits,
     report: ExecutorReport,
+    submitted: SubmittedBatches,
     /// The error that damaged the context.
     fault: Option<DeviceError>,
 }
@@ -143,6 +151,7 @@ impl<D: GpuDevice> CudaExecutor<D> {
             ceiling: TokenCeiling::new(tokens_max, plan.sequences_max),
             usage: DeviceUsage::default(),
             report,
+            submitted: SubmittedBatches::default(),
             fault: None,
             device,
         })
@@ -204,7 +213,7 @@ impl<D: GpuDevice> CudaExecutor<D> {
         self.device.upload(self.pass.arena.inputs, &inputs.bytes)?;
         self.run_encoder(&inputs)?;
         self.usage.padding_tokens += (inputs.key.tokens - part.ids.len()) as u64;
-        collect_results(&mut self.device, &self.pass, part, &inputs)
+        Ok(download_outputs(&mut self.device, &self.pass, part, &inputs)?.divide(part))
     }
 
     /// Computes the hidden states of a batch.
@@ -255,11 +264,14 @@ impl<D: GpuDevice> Executor for CudaExecutor<D> {
             return Err(fault.into());
         }
         self.limits.check(batch)?;
-        self.run(batch).map_err(|error| {
-            let reported = ExecuteError::from(&error);
-            self.fault = Some(error).filter(DeviceError::is_fatal);
-            reported
-        })
+        // It overwrites the working memory of a batch that was started.
+        self.submitted.restart();
+        let executed = self.run(batch);
+        self.report_failure(executed)
+    }
+
+    fn pipeline(&mut self) -> Option<&mut dyn BatchPipeline> {
+        Some(self)
     }
 
     fn report(&self) -> &ExecutorReport {

@@ -22,7 +22,41 @@ pub trait Executor: Send {
     fn device_usage(&self) -> Option<DeviceUsage> {
         None
     }
+
+    /// Returns the interface for two batches at once; `None` for an executor that prepares nothing
+    /// while it executes.
+    fn pipeline(&mut self) -> Option<&mut dyn BatchPipeline> {
+        None
+    }
 }
+
+/// The interface of an executor that copies the inputs of a batch while it executes another one.
+///
+/// Batches are executed one after the other, in the order in which they were submitted, and their
+/// results have the bits of [`Executor::execute`].
+pub trait BatchPipeline {
+    /// Submits a batch. At most [`BATCHES_MAX`] are in flight: submitted, and not collected.
+    ///
+    /// # Errors
+    /// The batch cannot be executed, or too many are in flight. Nothing is submitted then, and
+    /// those in flight are not affected, unless the device is lost.
+    fn submit(&mut self, batch: PackedBatch) -> Result<(), ExecuteError>;
+
+    /// Returns `true` if [`Self::collect`] would not wait for the device: the oldest batch has
+    /// ended, or is executed when it is collected, or there is none.
+    fn is_ended(&mut self) -> bool;
+
+    /// Waits for the oldest batch, starts the next one, and returns the results of the oldest, one
+    /// for each sequence. There are none if nothing is in flight.
+    ///
+    /// # Errors
+    /// The oldest batch cannot be executed. It is not in flight any more.
+    fn collect(&mut self) -> Result<Vec<SequenceResult>, ExecuteError>;
+}
+
+/// Maximum number of batches in flight: one that is executed, and one whose inputs are copied
+/// meanwhile. Later ones would wait without any use.
+pub const BATCHES_MAX: usize = 2;
 
 /// Result of one sequence.
 pub type SequenceResult = Result<SequenceOutput, NonFiniteOutput>;
@@ -97,6 +131,12 @@ pub enum ExecuteError {
         sequence: usize,
         /// The requested result.
         kind: OutputKind,
+    },
+    /// Two batches are in flight.
+    #[error("{batches_max} batches are in flight: collect the results of the oldest one first")]
+    TooManyBatches {
+        /// Limit of the executor.
+        batches_max: usize,
     },
     /// The device refused an operation, for example for lack of memory. It can execute other
     /// batches.

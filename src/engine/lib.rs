@@ -60,13 +60,14 @@ pub use cuda::{
     CubinCache, CubinKey, CudaExecutor, CudaLoadError, CudaOptions, DeviceAddress, DeviceChoice, DeviceError,
     DevicePreference, DeviceProperties, DeviceReport, DriverState, FaultSeverity, GpuDevice, GraphId, KernelId,
     KernelImage, KernelLaunch, LaunchArgument, MemoryShortage, NoDeviceError, ParameterType, REGION_ALIGNMENT,
-    choose_device, open_gpu_executor,
+    STAGED_BYTES_MAX, StagedBytes, StagingArea, choose_device, open_gpu_executor,
 };
 #[cfg(any(test, feature = "simulator"))]
 pub use cuda::{KernelParity, PARITY_ERROR_MAX, SimulatedDevice, compare_kernels};
 pub use error::LoadError;
 pub use executor::{
-    DeviceUsage, ExecuteError, Executor, ExecutorReport, NonFiniteOutput, SequenceOutput, SequenceResult,
+    BATCHES_MAX, BatchPipeline, DeviceUsage, ExecuteError, Executor, ExecutorReport, NonFiniteOutput, SequenceOutput,
+    SequenceResult,
 };
 pub use memory_limit::MemoryLimit;
 pub use model::Model;

@@ -2,6 +2,7 @@
 //! cannot execute the model and is not required.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 use groupage_engine::{
     CpuExecutor, CudaLoadError, CudaOptions, DeviceChoice, Executor, LoadError, MemoryLimit, Model, open_gpu_executor,
@@ -10,7 +11,7 @@ use groupage_engine::{
 use crate::model::ServedModel;
 
 /// Settings of the executor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExecutorSettings {
     /// The device, as `groupage_engine::choose_device` returns it.
     pub device: DeviceChoice,
@@ -21,6 +22,8 @@ pub struct ExecutorSettings {
     pub memory: MemoryLimit,
     /// Whether an executor is refused if its results depend on the batch.
     pub batch_invariant: bool,
+    /// Directory in which compiled kernels of a GPU are kept; `None` to compile them at each start.
+    pub kernel_cache: Option<PathBuf>,
 }
 
 /// Error of an executor that cannot be created.
@@ -80,12 +83,13 @@ pub fn load_executor(model: &ServedModel, settings: ExecutorSettings) -> Result<
 fn load_with(
     model: &ServedModel,
     settings: ExecutorSettings,
-    open_gpu: impl Fn(&Model, usize, CudaOptions) -> Result<Box<dyn Executor>, CudaLoadError>,
+    open_gpu: impl Fn(&Model, usize, Option<&Path>, CudaOptions) -> Result<Box<dyn Executor>, CudaLoadError>,
 ) -> Result<LoadedExecutor, ExecutorLoadError> {
     let (executor, refusal) = match settings.device {
         DeviceChoice::Cpu => (load_on_cpu(model)?, None),
         DeviceChoice::Cuda { ordinal } => {
-            let open = |options: CudaOptions| open_gpu(model.model(), ordinal, options);
+            let open =
+                |options: CudaOptions| open_gpu(model.model(), ordinal, settings.kernel_cache.as_deref(), options);
             match load_on_gpu(model, settings.memory, open) {
                 Ok(executor) => (executor, None),
                 Err(error) if settings.is_device_required => return Err(ExecutorLoadError::Gpu(error)),
@@ -138,6 +142,7 @@ mod tests {
         is_device_required: false,
         memory: MemoryLimit::Bytes(1000),
         batch_invariant: true,
+        kernel_cache: None,
     };
 
     fn kernels(loaded: Result<LoadedExecutor, ExecutorLoadError>) -> Result<String, ExecutorLoadError> {
@@ -158,12 +163,15 @@ mod tests {
     fn the_chosen_device_executes_the_model() {
         let model = TestModel::embedding();
         let opened = RefCell::new(Vec::new());
-        let open = |_: &Model, ordinal, options: CudaOptions| {
-            opened.borrow_mut().push((ordinal, options.tokens_max, options.memory));
+        let open = |_: &Model, ordinal, cache: Option<&Path>, options: CudaOptions| {
+            let cache = cache.map(Path::to_owned);
+            opened.borrow_mut().push((ordinal, options.tokens_max, options.memory, cache));
             Ok(fake(options.tokens_max))
         };
-        assert_eq!(kernels(load_with(&model.served, GPU, open)).unwrap(), "fake");
-        assert_eq!(*opened.borrow(), [(3, 16_384, MemoryLimit::Bytes(1000))]);
+        let kernel_cache = Some(PathBuf::from("/state/kernels"));
+        let cached = ExecutorSettings { kernel_cache: kernel_cache.clone(), ..GPU };
+        assert_eq!(kernels(load_with(&model.served, cached, open)).unwrap(), "fake");
+        assert_eq!(*opened.borrow(), [(3, 16_384, MemoryLimit::Bytes(1000), kernel_cache)]);
         let cpu = ExecutorSettings { device: DeviceChoice::Cpu, ..GPU };
         assert!(kernels(load_with(&model.served, cpu, open)).unwrap().starts_with("CPU, "));
         assert_eq!(opened.borrow().len(), 1, "no GPU is opened for the CPU");
@@ -172,7 +180,7 @@ mod tests {
     #[test]
     fn a_model_that_a_gpu_cannot_execute_is_executed_on_the_cpu_unless_the_gpu_is_required() {
         let model = TestModel::embedding();
-        let open = |_: &Model, _, _| Err(shortage(0));
+        let open = |_: &Model, _, _: Option<&Path>, _| Err(shortage(0));
         let loaded = load_with(&model.served, GPU, open).unwrap();
         assert_eq!(loaded.refusal, Some(shortage(0)));
         assert!(kernels(Ok(loaded)).unwrap().starts_with("CPU, "));
@@ -185,7 +193,7 @@ mod tests {
     #[test]
     fn batches_are_as_large_as_the_memory_allows() {
         let model = TestModel::embedding();
-        let open = |_: &Model, _, options: CudaOptions| match options.tokens_max {
+        let open = |_: &Model, _, _: Option<&Path>, options: CudaOptions| match options.tokens_max {
             0..=4096 => Ok(fake(options.tokens_max)),
             _ => Err(shortage(4096)),
         };
@@ -196,7 +204,7 @@ mod tests {
     #[test]
     fn an_executor_whose_results_depend_on_the_batch_is_refused_if_they_may_not() {
         let model = TestModel::embedding();
-        let open = |_: &Model, _, options: CudaOptions| {
+        let open = |_: &Model, _, _: Option<&Path>, options: CudaOptions| {
             let executor: Box<dyn Executor> = Box::new(FakeExecutor::new(options.tokens_max).batch_dependent());
             Ok(executor)
         };

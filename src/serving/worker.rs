@@ -1,12 +1,14 @@
 //! The thread that owns the executor.
 //!
 //! Jobs wait in a bounded channel and are executed one after the other, each in as many packed
-//! batches as its tokens need ([`JobExecution`]). A job is not executed after its caller has gone.
+//! batches as its tokens need (`job`). An executor with a pipeline prepares one of them while it
+//! executes another one (`pipeline`). A job is not executed after its caller has gone.
 //! If the executor panics, its state is unknown, and if its device is lost, every later batch
 //! fails: the job fails, later ones are refused, and the state becomes [`WorkerState::Failed`],
 //! after which the process is expected to end.
 
 mod job;
+mod pipeline;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use groupage_batching::Tick;
 use groupage_engine::{CudaLoadError, DeviceUsage, ExecuteError, ExecutorReport, SequenceResult};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use self::job::JobExecution;
+use self::pipeline::{FinishedJob, JobPipeline};
 use crate::executor_load::LoadedExecutor;
 use crate::prepared::InputSequence;
 use groupage_runtime::clock::Clock;
@@ -191,27 +193,22 @@ impl Worker {
         self.metrics.engine_memory(report.weight_bytes, report.scratch_bytes);
         let mut token_ceiling = report.tokens_max;
         self.state.send_replace(WorkerState::Ready(Arc::new(ReadyExecutor { report: report.clone(), refusal })));
-        while let Some(job) = self.inbox.blocking_recv() {
-            let ExecutionJob { sequences, reply } = job;
-            if reply.is_closed() {
-                continue;
-            }
-            let began = self.clock.now();
+        let metrics = self.metrics.clone();
+        let mut pipeline = JobPipeline::new(&mut *executor, &metrics, self.clock);
+        loop {
             // After a panic, the executor is not used any more.
-            let executed = catch_unwind(AssertUnwindSafe(|| {
-                JobExecution::new(&mut *executor, &self.metrics, self.clock).run(&sequences, || reply.is_closed())
-            }));
-            let Ok(results) = executed else {
-                reply.send(Err(ExecutionFailure::Stopped)).ok();
-                return self.fail("the executor panicked");
-            };
-            let duration = self.clock.now().since(began);
-            if let Some(usage) = executor.device_usage() {
+            let FinishedJob { reply, result } =
+                match catch_unwind(AssertUnwindSafe(|| pipeline.advance(&mut self.inbox))) {
+                    Ok(Some(finished)) => finished,
+                    Ok(None) => return,
+                    Err(_) => return self.fail("the executor panicked"),
+                };
+            if let Some(usage) = pipeline.device_usage() {
                 self.record_usage(usage, &mut token_ceiling);
             }
-            let fatal = results.as_ref().err().filter(|failure| failure.is_fatal()).map(ToString::to_string);
+            let fatal = result.as_ref().err().filter(|failure| failure.is_fatal()).map(ToString::to_string);
             // Sending fails if the caller has gone and needs no results.
-            reply.send(results.map(|results| ExecutedJob { results, began, duration })).ok();
+            reply.send(result).ok();
             if let Some(reason) = fatal {
                 return self.fail(&reason);
             }

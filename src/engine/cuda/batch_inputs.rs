@@ -2,7 +2,7 @@
 
 use super::device::to_u32;
 use super::graph_cache::{GraphKey, TOKEN_BUCKET};
-use crate::batch::OutputKind;
+use crate::batch::{OutputKind, PackedBatch};
 use crate::config::PositionScheme;
 use crate::positions::token_positions;
 
@@ -44,6 +44,15 @@ pub(crate) struct BatchInputs {
     pub(crate) bytes: Vec<u8>,
     /// Number of sequences that request logits.
     pub(crate) head_rows: usize,
+}
+
+// === impl BatchPart ===
+
+impl<'a> BatchPart<'a> {
+    /// Returns all sequences of a batch, of which `lengths` are the numbers of tokens.
+    pub(crate) fn whole(batch: &'a PackedBatch, lengths: &'a [usize]) -> Self {
+        Self { ids: batch.ids(), type_ids: batch.type_ids(), lengths, kinds: batch.kinds() }
+    }
 }
 
 // === impl InputLayout ===

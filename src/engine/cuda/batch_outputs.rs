@@ -10,9 +10,9 @@ use super::memory_plan::STORAGE_BYTES;
 use crate::batch::OutputKind;
 use crate::executor::{NonFiniteOutput, SequenceOutput, SequenceResult};
 
-/// Numbers of a batch, one list for each kind of result. A kind that is not requested has none.
+/// Numbers of a batch in host memory, one list for each kind of result. A kind that is not requested has none.
 #[derive(Debug, Default)]
-struct HostOutputs {
+pub(crate) struct HostOutputs {
     /// A pooled hidden state a sequence.
     pooled: Vec<f32>,
     /// The hidden state that the head reads, of each sequence.
@@ -21,23 +21,27 @@ struct HostOutputs {
     states: Vec<f32>,
     /// One number a label, for each sequence that requests them.
     logits: Vec<f32>,
+    /// Number of elements of a hidden state.
+    hidden: usize,
+    /// Number of labels of the head.
+    labels: usize,
 }
 
 /// Computes the requested results from the hidden states and copies them. Each list needs a launch
 /// or a copy, so those that no sequence requests are left out.
-pub(crate) fn collect_results(
+pub(crate) fn download_outputs(
     device: &mut impl GpuDevice,
     pass: &EncoderPass,
     part: BatchPart<'_>,
     inputs: &BatchInputs,
-) -> Result<Vec<SequenceResult>, DeviceError> {
+) -> Result<HostOutputs, DeviceError> {
     let (hidden, arena, sequences) = (pass.config.hidden, pass.arena, part.lengths.len());
-    let mut outputs = HostOutputs::default();
+    let labels = pass.config.head.as_ref().map_or(0, |head| head.labels.len());
+    let mut outputs = HostOutputs { hidden, labels, ..HostOutputs::default() };
     if part.kinds.contains(&OutputKind::Embedding) {
         device.launch(&pass.pool(&pass.kernels.pooling, inputs, sequences)?)?;
         outputs.pooled = download_floats(device, arena.pooled, sequences * hidden)?;
     }
-    let labels = pass.config.head.as_ref().map_or(0, |head| head.labels.len());
     if let Some(kernels) = pass.kernels.head.as_ref().filter(|_| inputs.head_rows > 0) {
         device.launch(&pass.pool(&kernels.input, inputs, sequences)?)?;
         outputs.head_inputs = download_floats(device, arena.pooled, sequences * hidden)?;
@@ -51,7 +55,7 @@ pub(crate) fn collect_results(
         device.download(arena.states, &mut bytes)?;
         outputs.states = bytes.as_chunks().0.iter().map(|bytes| bf16::from_le_bytes(*bytes).to_f32()).collect();
     }
-    Ok(outputs.divide(part, hidden, labels))
+    Ok(outputs)
 }
 
 fn download_floats(device: &mut impl GpuDevice, from: DeviceAddress, count: usize) -> Result<Vec<f32>, DeviceError> {
@@ -64,7 +68,8 @@ fn download_floats(device: &mut impl GpuDevice, from: DeviceAddress, count: usiz
 
 impl HostOutputs {
     /// Divides the numbers among the sequences.
-    fn divide(&self, part: BatchPart<'_>, hidden: usize, labels: usize) -> Vec<SequenceResult> {
+    pub(crate) fn divide(&self, part: BatchPart<'_>) -> Vec<SequenceResult> {
+        let Self { hidden, labels, .. } = *self;
         let slice = |values: &[f32], start: usize, count: usize| {
             values.iter().skip(start).take(count).copied().collect::<Vec<_>>()
         };
@@ -105,6 +110,8 @@ mod tests {
             states: (0_u8..14).map(f32::from).collect(),
             head_inputs: vec![f32::INFINITY, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 2.0, f32::INFINITY],
             logits: vec![5.0, 6.0, 7.0, 8.0, 8.0, 8.0],
+            hidden: 2,
+            labels: 3,
         };
         let kinds = [OutputKind::Embedding, OutputKind::Logits, OutputKind::TokenStates, OutputKind::Embedding];
         let kinds = [kinds.as_slice(), &[OutputKind::Logits]].concat();
@@ -116,6 +123,6 @@ mod tests {
             Err(NonFiniteOutput),
             Err(NonFiniteOutput),
         ];
-        assert_eq!(outputs.divide(part, 2, 3), expected);
+        assert_eq!(outputs.divide(part), expected);
     }
 }

@@ -23,6 +23,11 @@ impl TokenCeiling {
         self.tokens
     }
 
+    /// Returns `true` if a batch is executed whole.
+    pub(crate) fn allows(&self, tokens: usize, sequences: usize) -> bool {
+        sequences <= 1 || (tokens <= self.tokens && sequences <= self.sequences)
+    }
+
     /// Divides sequences, in their order, into ranges. A range exceeds the ceiling only if it is a
     /// single sequence, which cannot be divided.
     pub(crate) fn divide(&self, lengths: &[usize], sequences: Range<usize>) -> Vec<Range<usize>> {
@@ -66,6 +71,11 @@ mod tests {
         assert_eq!(ceiling.divide(&lengths, 0..8), [0..2, 2..3, 3..4, 4..7, 7..8]);
         assert_eq!(ceiling.divide(&lengths, 1..3).first(), Some(&(1..3)));
         assert!(ceiling.divide(&lengths, 2..2).is_empty());
+        for (range, is_whole) in [(0..2, true), (0..3, false), (3..4, true), (4..7, true), (4..8, false)] {
+            let tokens = lengths[range.clone()].iter().sum();
+            assert_eq!(ceiling.allows(tokens, range.len()), is_whole, "{range:?}");
+            assert_eq!(ceiling.divide(&lengths, range).len() == 1, is_whole);
+        }
     }
 
     #[test]

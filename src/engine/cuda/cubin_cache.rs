@@ -4,14 +4,26 @@
 //! on the PTX, the device and the driver, so these are the key. A file begins with the BLAKE3 hash
 //! of the rest, and is renamed into place, so that a reader finds it whole or not at all. The cache
 //! is never needed: an entry that is absent or damaged is compiled and written again.
+//!
+//! The hash detects damage, and not an attacker: processes that may write the directory may run
+//! code on the device.
 
-use std::fs::{self, File};
+use std::ffi::OsStr;
+use std::fs::{self, DirEntry, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// Maximum size of an entry. The largest kernel takes about 100 KB.
-const ENTRY_BYTES_MAX: u64 = 16 << 20;
+const ENTRY_BYTES_MAX: usize = 2 << 20;
+/// Maximum size of all entries: the 18 kernels of one device and one driver take less than 2 MiB,
+/// so that those of eight remain, as of a node pool of several GPUs before and after an update.
+const CACHE_BYTES_MAX: u64 = 16 << 20;
+/// Maximum number of files of a directory that are looked at: 50 times those of a full cache.
+const FILES_MAX: usize = 8192;
 const HASH_BYTES: usize = blake3::OUT_LEN;
+/// End of the name of an entry, and part of that of a file that is being written.
+const EXTENSION: &str = "cubin";
 
 /// Key of a compiled kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,18 +65,28 @@ impl CubinCache {
     pub fn read(&self, key: &CubinKey) -> Option<Vec<u8>> {
         let file = File::open(self.directory.join(key.file_name())).ok()?;
         let mut bytes = Vec::new();
-        file.take(ENTRY_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+        file.take(ENTRY_BYTES_MAX as u64).read_to_end(&mut bytes).ok()?;
         let (hash, cubin) = bytes.split_at_checked(HASH_BYTES)?;
         (!cubin.is_empty() && blake3::hash(cubin) == *hash).then(|| cubin.to_vec())
     }
 
-    /// Adds a compiled kernel, or replaces it.
+    /// Adds a compiled kernel, or replaces it. The oldest entries are removed if all together
+    /// would exceed 16 MiB.
     ///
     /// # Errors
-    /// The directory cannot be created or written.
+    /// The directory cannot be created or written, or the kernel is larger than 2 MiB.
     pub fn write(&self, key: &CubinKey, cubin: &[u8]) -> io::Result<()> {
+        self.write_bounded(key, cubin, CACHE_BYTES_MAX)
+    }
+
+    fn write_bounded(&self, key: &CubinKey, cubin: &[u8], bytes_max: u64) -> io::Result<()> {
+        let size = cubin.len().saturating_add(HASH_BYTES);
+        if size > ENTRY_BYTES_MAX {
+            return Err(io::Error::other(format!("an entry of {size} bytes; the limit is {ENTRY_BYTES_MAX}")));
+        }
         fs::create_dir_all(&self.directory)?;
         let path = self.directory.join(key.file_name());
+        self.evict(&path, bytes_max.saturating_sub(size as u64))?;
         // Processes that compile the same kernel write files of their own.
         let scratch = self.directory.join(format!(".{}.{}", key.file_name(), std::process::id()));
         let written = write_entry(&scratch, cubin).and_then(|()| fs::rename(&scratch, path));
@@ -74,6 +96,37 @@ impl CubinCache {
         }
         written
     }
+
+    /// Removes the oldest files of the cache until the others have at most this many bytes, without
+    /// the one that is replaced. Files that a process left unfinished count, other files do not.
+    fn evict(&self, replaced: &Path, bytes_max: u64) -> io::Result<()> {
+        let listed = fs::read_dir(&self.directory)?.take(FILES_MAX).flatten();
+        let mut files: Vec<_> = listed.filter_map(|entry| file_age(&entry)).collect();
+        files.retain(|(_, _, path)| path != replaced);
+        files.sort();
+        let mut total: u64 = files.iter().map(|(_, size, _)| *size).sum();
+        for (_, size, path) in files {
+            if total <= bytes_max {
+                break;
+            }
+            // Another process may have removed it.
+            drop(fs::remove_file(path));
+            total = total.saturating_sub(size);
+        }
+        Ok(())
+    }
+}
+
+/// Size and age of a file of the cache.
+fn file_age(entry: &DirEntry) -> Option<(SystemTime, u64, PathBuf)> {
+    let (name, path) = (entry.file_name(), entry.path());
+    let is_scratch = name.to_str().is_some_and(|name| name.starts_with('.') && name.contains(".cubin."));
+    if !is_scratch && path.extension() != Some(OsStr::new(EXTENSION)) {
+        return None;
+    }
+    // Of a link, its own size.
+    let metadata = entry.metadata().ok().filter(|metadata| !metadata.is_dir())?;
+    Some((metadata.modified().ok()?, metadata.len(), path))
 }
 
 fn write_entry(path: &Path, cubin: &[u8]) -> io::Result<()> {
@@ -140,5 +193,32 @@ mod tests {
         fs::write(&file, "").unwrap();
         assert!(CubinCache::new(&file).write(&key(), &[1]).is_err());
         assert_eq!(CubinCache::new(&file).read(&key()), None);
+    }
+
+    #[test]
+    fn the_oldest_entries_are_removed_at_the_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = CubinCache::new(folder.path());
+        let of = |driver_version| CubinKey { driver_version, ..key() };
+        let age = |path: &Path, seconds: u64| {
+            let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+            File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+        };
+        let size = 100 + HASH_BYTES as u64;
+        let unrelated = folder.path().join("notes");
+        fs::write(&unrelated, [0; 5000]).unwrap();
+        let scratch = folder.path().join(format!(".{}.1", of(9).file_name()));
+        fs::write(&scratch, [0; 50]).unwrap();
+        age(&scratch, 1);
+        for version in 1..=4 {
+            cache.write_bounded(&of(version), &[1; 100], 3 * size).unwrap();
+            age(&folder.path().join(of(version).file_name()), 10 + u64::from(version));
+        }
+        let found: Vec<bool> = (1..=4).map(|version| cache.read(&of(version)).is_some()).collect();
+        assert_eq!(found, [false, true, true, true]);
+        assert!(!scratch.exists() && unrelated.exists());
+        cache.write_bounded(&of(3), &[2; 100], 3 * size).unwrap();
+        assert!(cache.read(&of(2)).is_some(), "an entry that is replaced needs no room beside itself");
+        assert!(cache.write(&key(), &vec![0; ENTRY_BYTES_MAX]).is_err());
     }
 }

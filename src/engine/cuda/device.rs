@@ -2,7 +2,8 @@
 //! needs.
 //!
 //! A device has one stream. Operations are executed in their order, and launches may return before
-//! they are executed, so that an operation may return the error of an earlier one.
+//! they are executed, so that an operation may return the error of an earlier one. Staged copies
+//! are the exception: they are executed beside the stream.
 
 use super::fault::DeviceError;
 use super::kernel_image::KernelImage;
@@ -44,6 +45,25 @@ pub trait GpuDevice: Send {
     /// The source is not within a region, or an earlier operation failed.
     fn download(&mut self, from: DeviceAddress, bytes: &mut [u8]) -> Result<(), DeviceError>;
 
+    /// Copies at most [`STAGED_BYTES_MAX`] bytes to a region, beside the operations of the stream.
+    /// The bytes can be reused when the call returns. Only [`Self::copy_staged`] reads the region,
+    /// and each area has a region of its own.
+    ///
+    /// # Errors
+    /// There are too many bytes, the target is not within a region, or an earlier operation failed.
+    fn stage(&mut self, area: StagingArea, to: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError>;
+
+    /// Copies the staged bytes of an area to another region, in the order of the stream, which waits
+    /// for the staged copy. Staging into the area waits for this copy in turn.
+    ///
+    /// # Errors
+    /// Nothing is staged, an address is not within a region, or an earlier operation failed.
+    fn copy_staged(&mut self, staged: StagedBytes, to: DeviceAddress) -> Result<(), DeviceError>;
+
+    /// Returns `true` if all operations of the stream have ended, or one has failed. The error is
+    /// that of a later operation.
+    fn is_idle(&mut self) -> bool;
+
     /// Compiles and loads a kernel.
     ///
     /// # Errors
@@ -76,6 +96,10 @@ pub trait GpuDevice: Send {
 /// kernel.
 pub const REGION_ALIGNMENT: usize = 256;
 
+/// Maximum size of a staged copy: the inputs of a batch of 16 384 tokens take about 210 KB. Larger
+/// ones are copied when they are needed.
+pub const STAGED_BYTES_MAX: usize = 1 << 20;
+
 /// Properties of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceProperties {
@@ -95,6 +119,27 @@ pub struct DeviceProperties {
 /// Address of device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DeviceAddress(pub u64);
+
+/// A buffer of staged copies. There are two, for the inputs of the batch that is executed and of the
+/// next one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StagingArea {
+    /// The first buffer.
+    First,
+    /// The second buffer.
+    Second,
+}
+
+/// Bytes that were staged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StagedBytes {
+    /// The area.
+    pub area: StagingArea,
+    /// Region to which they were copied.
+    pub from: DeviceAddress,
+    /// Number of bytes.
+    pub bytes: usize,
+}
 
 /// A loaded kernel of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,6 +210,25 @@ impl DeviceAddress {
     #[must_use]
     pub fn offset(self, bytes: usize) -> Self {
         Self(self.0.wrapping_add(bytes as u64))
+    }
+}
+
+// === impl StagingArea ===
+
+impl StagingArea {
+    /// Returns the one of two values that belongs to the area.
+    #[must_use]
+    pub fn pick<T>(self, [first, second]: [T; 2]) -> T {
+        match self {
+            Self::First => first,
+            Self::Second => second,
+        }
+    }
+
+    /// Returns the area of the next batch.
+    #[must_use]
+    pub fn next(self) -> Self {
+        self.pick([Self::Second, Self::First])
     }
 }
 

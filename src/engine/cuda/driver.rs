@@ -2,12 +2,14 @@
 //!
 //! `cudarc` panics where the library is absent, so [`probe_driver`] and [`CudaDevice::open`] look
 //! for it first. Functions of the driver are called directly, without the types of `cudarc` that
-//! track events: there is one stream, and its operations are executed in their order.
+//! track events: there is one stream of kernels, whose operations are executed in their order, and
+//! one of staged copies, which `areas` orders.
 
 #![expect(unsafe_code, reason = "functions of the driver are foreign, and take addresses and handles")]
 
 mod compile;
 mod handle;
+mod areas;
 mod staging;
 mod status;
 
@@ -16,16 +18,18 @@ use std::ffi::c_int;
 use cudarc::driver::sys::CUdevice_attribute as DeviceAttribute;
 use cudarc::driver::{result, sys};
 
-use self::compile::load_module;
+use self::compile::DriverCompiler;
 use self::handle::{DriverContext, DriverGraph};
 use self::status::check;
 use super::cubin_cache::CubinCache;
 use super::device::{
     DeviceAddress, DeviceProperties, GpuDevice, GraphId, KernelId, KernelLaunch, LaunchArgument, REGION_ALIGNMENT,
+    StagedBytes, StagingArea,
 };
 use super::driver_state::DriverState;
 use super::fault::{DeviceError, INVALID_VALUE, NO_DEVICE};
 use super::kernel_image::KernelImage;
+use super::kernel_load::{self, KernelModule};
 
 /// Maximum number of GPUs that are listed: twice those of the largest servers.
 const DEVICES_MAX: usize = 32;
@@ -173,8 +177,24 @@ impl GpuDevice for CudaDevice {
         staging.download(stream, from, bytes)
     }
 
+    fn stage(&mut self, area: StagingArea, to: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError> {
+        let (areas, _) = self.context.areas()?;
+        areas.stage(area, to, bytes)
+    }
+
+    fn copy_staged(&mut self, staged: StagedBytes, to: DeviceAddress) -> Result<(), DeviceError> {
+        let (areas, stream) = self.context.areas()?;
+        areas.copy(staged, to, stream)
+    }
+
+    fn is_idle(&mut self) -> bool {
+        self.context.is_idle()
+    }
+
     fn load_kernel(&mut self, image: &KernelImage) -> Result<KernelId, DeviceError> {
-        let (module, is_compiled) = load_module(&self.context, image, &self.properties, self.cache.as_ref())?;
+        let mut compiler = DriverCompiler::new(&self.context);
+        let KernelModule { module, is_compiled } =
+            kernel_load::load_kernel(&mut compiler, image, &self.properties, self.cache.as_ref())?;
         self.compiled += usize::from(is_compiled);
         let function = self.context.add_module(module, image.name)?;
         if image.shared_bytes > SHARED_BYTES_DEFAULT {

@@ -21,6 +21,8 @@ pub(crate) struct DeviceArena {
     /// Queries, keys and values, then the inner states of a feed-forward block.
     wide: DeviceAddress,
     pub(crate) inputs: DeviceAddress,
+    /// Inputs that are copied while a batch is executed, of each area.
+    pub(crate) staged: [DeviceAddress; 2],
     /// Pooled vectors: `sequences × hidden` numbers in f32.
     pub(crate) pooled: DeviceAddress,
     /// Results of the dense layer of the head, in f32.
@@ -43,12 +45,13 @@ pub(crate) struct EncoderPass {
 impl DeviceArena {
     /// Takes the regions in the order of [`super::memory_plan::MemoryPlan::regions`].
     pub(crate) fn new(regions: &[DeviceAddress]) -> Result<Self, DeviceError> {
-        let [states, sum, mixed, wide, inputs, pooled, dense, logits] = regions else {
-            let detail = format!("{} regions instead of 8", regions.len());
+        let count = regions.len();
+        let regions: Result<[DeviceAddress; 10], _> = regions.try_into();
+        let Ok([states, sum, mixed, wide, inputs, first, second, pooled, dense, logits]) = regions else {
+            let detail = format!("{count} regions instead of 10");
             return Err(DeviceError::new("the allocation of memory", INVALID_VALUE, detail));
         };
-        let (states, sum, mixed, wide) = (*states, *sum, *mixed, *wide);
-        Ok(Self { states, sum, mixed, wide, inputs: *inputs, pooled: *pooled, dense: *dense, logits: *logits })
+        Ok(Self { states, sum, mixed, wide, inputs, staged: [first, second], pooled, dense, logits })
     }
 }
 

@@ -1,7 +1,7 @@
 //! The memory that an executor reserves at its start.
 
 use super::batch_inputs::InputLayout;
-use super::device::REGION_ALIGNMENT;
+use super::device::{REGION_ALIGNMENT, STAGED_BYTES_MAX};
 use super::graph_cache::TOKEN_BUCKET;
 use crate::config::EncoderConfig;
 
@@ -25,6 +25,8 @@ pub(crate) struct MemoryPlan {
     pub(crate) wide: usize,
     /// Token ids, positions, offsets and tiles of a batch.
     pub(crate) inputs: usize,
+    /// Inputs of a batch that are staged; there are two buffers of this size.
+    pub(crate) staged: usize,
     /// Pooled vectors; the dense layer of a head has as many.
     pub(crate) pooled: usize,
     /// Logits.
@@ -62,22 +64,25 @@ impl MemoryPlan {
         let padded = tokens_max.next_multiple_of(TOKEN_BUCKET);
         let sequences_max = tokens_max.min(SEQUENCES_MAX);
         let labels = config.head.as_ref().map_or(0, |head| head.labels.len());
+        let inputs = InputLayout::bytes_max(tokens_max, sequences_max);
         Self {
             tokens_max,
             sequences_max,
             states: padded * config.hidden * STORAGE_BYTES,
             wide: padded * config.intermediate.max(3 * config.hidden) * STORAGE_BYTES,
-            inputs: InputLayout::bytes_max(tokens_max, sequences_max),
+            inputs,
+            staged: inputs.min(STAGED_BYTES_MAX),
             pooled: sequences_max * config.hidden * FLOAT_BYTES,
             logits: sequences_max * labels * FLOAT_BYTES,
         }
     }
 
-    /// Sizes of the regions: three of hidden states, the wide one, the inputs, the pooled vectors,
-    /// the dense layer of the head, and the logits.
-    pub(crate) fn regions(&self) -> [usize; 8] {
-        let Self { states, wide, inputs, pooled, logits, .. } = *self;
-        [states, states, states, wide, inputs, pooled, if logits > 0 { pooled } else { 0 }, logits]
+    /// Sizes of the regions: three of hidden states, the wide one, the inputs, two of staged inputs,
+    /// the pooled vectors, the dense layer of the head, and the logits.
+    pub(crate) fn regions(&self) -> [usize; 10] {
+        let Self { states, wide, inputs, staged, pooled, logits, .. } = *self;
+        let dense = if logits > 0 { pooled } else { 0 };
+        [states, states, states, wide, inputs, staged, staged, pooled, dense, logits]
     }
 
     fn workspace(&self) -> usize {
@@ -166,8 +171,9 @@ mod tests {
         let plan = MemoryPlan::new(&config(), 16_384);
         assert_eq!((plan.sequences_max, plan.states), (1024, 16_384 * 768 * 2));
         assert_eq!((plan.wide, plan.pooled, plan.logits), (16_384 * 3072 * 2, 1024 * 768 * 4, 0));
-        let total: usize = 3 * plan.states + plan.wide + plan.inputs + plan.pooled;
-        assert!((total..total + 8 * REGION_ALIGNMENT).contains(&plan.total()));
+        assert_eq!(plan.staged, plan.inputs, "the inputs of the usual batches are staged");
+        let total: usize = 3 * plan.states + plan.wide + plan.inputs + 2 * plan.staged + plan.pooled;
+        assert!((total..total + 10 * REGION_ALIGNMENT).contains(&plan.total()));
         let small = MemoryPlan::new(&config(), 10);
         assert_eq!((small.tokens_max, small.sequences_max, small.states), (10, 10, 64 * 768 * 2));
     }

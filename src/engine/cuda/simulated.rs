@@ -2,18 +2,23 @@
 //!
 //! It stops at errors that a GPU would not report: accesses outside of a region, races between
 //! blocks, and reads of memory that nothing has written (`groupage-ptx`). Each region is an
-//! allocation of its own, so that bounds are those of a region.
+//! allocation of its own, so that bounds are those of a region. Staged copies are executed as late
+//! as their order allows, when the stream waits for them.
 
 use std::collections::BTreeMap;
 
 use groupage_ptx::{Device, DeviceFault, DevicePointer, KernelArgument, LaunchShape, Module};
 
-use super::device::{DeviceAddress, DeviceProperties, GpuDevice, GraphId, KernelId, KernelLaunch, LaunchArgument};
+use super::device::{
+    DeviceAddress, DeviceProperties, GpuDevice, GraphId, KernelId, KernelLaunch, LaunchArgument, STAGED_BYTES_MAX,
+    StagedBytes, StagingArea,
+};
 use super::fault::{DeviceError, INVALID_VALUE, LAUNCH_FAILED, OUT_OF_MEMORY};
 use super::kernel_image::KernelImage;
 
 /// Memory of the device: enough for a small encoder, and too little for a mistake to go unnoticed.
 const MEMORY_BYTES: usize = 1 << 30;
+const STAGE: &str = "the staged copy to the device";
 
 /// A simulated device.
 #[derive(Debug)]
@@ -26,6 +31,14 @@ pub struct SimulatedDevice {
     allocated: usize,
     launches: u64,
     replays: u64,
+    /// The staged copy of each area that is not executed yet.
+    staged: [Option<StagedCopy>; 2],
+}
+
+#[derive(Debug, Clone)]
+struct StagedCopy {
+    to: DeviceAddress,
+    bytes: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -62,6 +75,7 @@ impl SimulatedDevice {
             allocated: 0,
             launches: 0,
             replays: 0,
+            staged: [None, None],
         }
     }
 
@@ -115,6 +129,29 @@ impl GpuDevice for SimulatedDevice {
         let read = self.device.download(pointer(from), bytes.len());
         bytes.copy_from_slice(&read.map_err(|fault| failure("the copy from the device", &fault))?);
         Ok(())
+    }
+
+    fn stage(&mut self, area: StagingArea, to: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError> {
+        if bytes.len() > STAGED_BYTES_MAX {
+            let detail = format!("{} bytes, and at most {STAGED_BYTES_MAX} are staged", bytes.len());
+            return Err(DeviceError::new(STAGE, INVALID_VALUE, detail));
+        }
+        *area.pick(self.staged.each_mut()) = Some(StagedCopy { to, bytes: bytes.to_vec() });
+        Ok(())
+    }
+
+    fn copy_staged(&mut self, staged: StagedBytes, to: DeviceAddress) -> Result<(), DeviceError> {
+        let StagedBytes { area, from, bytes } = staged;
+        let Some(copy) = area.pick(self.staged.each_mut()).take() else {
+            return Err(DeviceError::new(STAGE, INVALID_VALUE, "nothing is staged".to_owned()));
+        };
+        self.device.upload(pointer(copy.to), &copy.bytes).map_err(|fault| failure(STAGE, &fault))?;
+        let read = self.device.download(pointer(from), bytes).map_err(|fault| failure(STAGE, &fault))?;
+        self.device.upload(pointer(to), &read).map_err(|fault| failure(STAGE, &fault))
+    }
+
+    fn is_idle(&mut self) -> bool {
+        true
     }
 
     fn load_kernel(&mut self, image: &KernelImage) -> Result<KernelId, DeviceError> {

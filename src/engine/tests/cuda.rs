@@ -4,6 +4,7 @@
 //! written, so each test also holds that there are none.
 
 mod failures;
+mod pipeline;
 mod refusals;
 mod scripted_device;
 mod tiny_model;
@@ -126,6 +127,26 @@ fn a_sequence_has_the_same_bits_alone_and_in_any_batch() {
             let alone = execute(&mut on_device(&model, SimulatedDevice::new(9)), std::slice::from_ref(sequence), kind);
             assert_eq!(bits(&alone), [expected]);
         }
+    }
+}
+
+/// With four multiprocessors, the products of a sequence alone have small tiles, and some of those
+/// of the batch have large ones.
+#[test]
+fn neither_tiles_nor_graphs_change_the_bits_of_a_sequence() {
+    let model = TinyModel::new(BERT).open();
+    let all = sequences(&model, &[3, 65, 1, 100]);
+    let few = DeviceProperties { multiprocessors: 4, ..SimulatedDevice::new(1).properties().clone() };
+    let mut gpu = on_device(&model, SimulatedDevice::with_properties(5, few));
+    let expected = bits(&execute(&mut on_device(&model, SimulatedDevice::new(1)), &all, OutputKind::TokenStates));
+    // The first time, kernels are launched one by one; the second time, they are a graph.
+    for replays in [0, 1] {
+        assert_eq!(bits(&execute(&mut gpu, &all, OutputKind::TokenStates)), expected);
+        assert_eq!(gpu.device().replays(), replays);
+    }
+    for (sequence, expected) in all.iter().zip(expected) {
+        let alone = execute(&mut gpu, std::slice::from_ref(sequence), OutputKind::TokenStates);
+        assert_eq!(bits(&alone), [expected]);
     }
 }
 

@@ -35,6 +35,7 @@ mod decisions;
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use self::admin_api::AdminParts;
@@ -66,6 +67,9 @@ use crate::error::BoxError;
 use crate::telemetry::LossyWriter;
 use crate::telemetry::log::LevelHandle;
 
+/// Name of the folder of compiled kernels.
+const KERNEL_FOLDER: &str = "kernels";
+
 /// Inputs of [`start`].
 #[derive(Debug)]
 pub struct AppOptions {
@@ -88,13 +92,25 @@ struct BuiltPorts {
     ready: Vec<ReadyPort>,
 }
 
+// === impl AppOptions ===
+
+impl AppOptions {
+    /// Returns the folder for compiled kernels, in the state folder. An injected pod, which is the
+    /// one with a token, has none: kernels exceed the limit of its state volume, for which the pod
+    /// would be evicted.
+    fn kernel_folder(&self) -> Option<PathBuf> {
+        let state = self.policy.proxy.state.as_ref().filter(|_| self.drain_token.is_none())?;
+        Some(state.join(KERNEL_FOLDER))
+    }
+}
+
 /// Starts a proxy. Must be called inside a tokio runtime.
 ///
 /// # Errors
 /// If no upstream is named, certificates are unusable, a port cannot be bound, or the system
 /// provides no thread or timer.
 pub fn start(options: AppOptions) -> Result<RunningApp, BoxError> {
-    let (bound, folder) = bind_ports(&options.policy)?;
+    let (bound, folder) = bind_ports(&options.policy, options.kernel_folder().as_deref())?;
     let begun = folder.as_ref().map(StateDir::record_start).unwrap_or_default();
     // A process that fails to start has not crashed: remove its run record.
     assemble(options, bound, folder.clone(), &begun).inspect_err(|_| {

@@ -1,4 +1,6 @@
-use groupage_engine::{OutputKind, PackedBatch, SequenceOutput};
+use std::collections::VecDeque;
+
+use groupage_engine::{BATCHES_MAX, BatchPipeline, OutputKind, PackedBatch, SequenceOutput};
 
 use super::*;
 use crate::tests::{FakeExecutor, TestModel};
@@ -165,4 +167,92 @@ async fn a_missing_result_is_an_error_of_the_job() {
     let worker = WorkerHandle::start(load, Arc::new(Metrics::new("local")), Clock::start()).unwrap();
     let failed = worker.execute(vec![sequence(&model, &[5]), sequence(&model, &[6])]).await;
     assert_eq!(failed.unwrap_err(), ExecutionFailure::WrongCount { results: 1, sequences: 2 });
+}
+
+/// An executor with a pipeline. Its oldest batch ends once another one is in flight, or at once if
+/// none is expected.
+#[derive(Debug)]
+struct PipelinedExecutor {
+    inner: FakeExecutor,
+    in_flight: VecDeque<PackedBatch>,
+    /// Number of batches that are still to be submitted beside another one.
+    expected: usize,
+    lost_with: Option<u32>,
+}
+
+impl Executor for PipelinedExecutor {
+    fn execute(&mut self, batch: &PackedBatch) -> Result<Vec<SequenceResult>, ExecuteError> {
+        assert!(self.in_flight.is_empty(), "a job of several batches is executed alone");
+        self.inner.execute(batch)
+    }
+
+    fn report(&self) -> &ExecutorReport {
+        self.inner.report()
+    }
+
+    fn pipeline(&mut self) -> Option<&mut dyn BatchPipeline> {
+        Some(self)
+    }
+}
+
+impl BatchPipeline for PipelinedExecutor {
+    fn submit(&mut self, batch: PackedBatch) -> Result<(), ExecuteError> {
+        assert!(self.in_flight.len() < BATCHES_MAX);
+        self.expected -= self.in_flight.len().min(self.expected);
+        self.in_flight.push_back(batch);
+        Ok(())
+    }
+
+    fn is_ended(&mut self) -> bool {
+        self.in_flight.len() == BATCHES_MAX || self.expected == 0
+    }
+
+    fn collect(&mut self) -> Result<Vec<SequenceResult>, ExecuteError> {
+        let batch = self.in_flight.pop_front().unwrap();
+        if self.lost_with.is_some_and(|id| batch.ids().contains(&id)) {
+            let (operation, name) = ("the copy from the device", "CUDA_ERROR_ILLEGAL_ADDRESS");
+            return Err(ExecuteError::DeviceLoss { operation, name, code: 700 });
+        }
+        self.inner.execute(&batch)
+    }
+}
+
+fn start_pipelined(expected: usize, lost_with: Option<u32>) -> WorkerHandle {
+    let executor = PipelinedExecutor { inner: FakeExecutor::new(7), in_flight: VecDeque::new(), expected, lost_with };
+    let load = || Ok::<Box<dyn Executor>, String>(Box::new(executor));
+    WorkerHandle::start(load, Arc::new(Metrics::new("local")), Clock::start()).unwrap()
+}
+
+/// The first batch ends only if the worker submits the second one before it waits for the first.
+#[tokio::test]
+async fn a_second_job_is_submitted_while_the_first_one_is_executed() {
+    let model = TestModel::embedding();
+    let worker = start_pipelined(1, None);
+    let jobs = [&[5, 6][..], &[8]].map(|ids| worker.execute(vec![sequence(&model, ids)]));
+    let [first, second] = jobs;
+    let (first, second) = tokio::join!(first, second);
+    let (first, second) = (first.unwrap(), second.unwrap());
+    assert_eq!([first_elements(&first.results), first_elements(&second.results)], [[11.0], [8.0]]);
+    assert!(second.began >= first.began, "the second job begins when the first one ends");
+}
+
+#[tokio::test]
+async fn a_job_of_several_batches_is_executed_after_those_in_flight() {
+    let model = TestModel::embedding();
+    let worker = start_pipelined(0, None);
+    let large = || [&[5; 6][..], &[6; 6]].map(|ids| sequence(&model, ids)).to_vec();
+    let small = |id| worker.execute(vec![sequence(&model, &[id])]);
+    let (a, b, c, d) = tokio::join!(small(5), worker.execute(large()), small(7), worker.execute(large()));
+    let found = [a, b, c, d].map(|executed| first_elements(&executed.unwrap().results));
+    assert_eq!(found, [vec![5.0], vec![30.0, 36.0], vec![7.0], vec![30.0, 36.0]]);
+}
+
+#[tokio::test]
+async fn the_loss_of_the_device_fails_all_jobs_in_flight() {
+    let model = TestModel::embedding();
+    let worker = start_pipelined(1, Some(5));
+    let job = |id| worker.execute(vec![sequence(&model, &[id])]);
+    let (first, second) = tokio::join!(job(5), job(6));
+    assert!(first.unwrap_err().is_fatal() && second.unwrap_err().is_fatal());
+    worker.failed().await;
 }

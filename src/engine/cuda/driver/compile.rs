@@ -7,10 +7,9 @@ use cudarc::driver::sys::CUjit_option_enum as JitOption;
 
 use super::handle::DriverContext;
 use super::status::{check, ignore_failure};
-use crate::cuda::cubin_cache::{CubinCache, CubinKey};
-use crate::cuda::device::DeviceProperties;
 use crate::cuda::fault::{DeviceError, INVALID_VALUE};
 use crate::cuda::kernel_image::KernelImage;
+use crate::cuda::kernel_load::KernelLinker;
 
 /// Maximum size of a log: some dozens of lines.
 const LOG_BYTES: usize = 8192;
@@ -24,33 +23,14 @@ struct ErrorLog {
     values: [*mut c_void; 2],
 }
 
+/// The compiler of the driver, in a context that is bound.
+pub(super) struct DriverCompiler<'a> {
+    /// Holds that there is a context.
+    _context: &'a DriverContext,
+}
+
 /// Linker of the driver, which returns the machine code that it loads.
 struct DriverLinker(sys::CUlinkState);
-
-/// Loads the module of a kernel from the cache, or compiles it and adds it to the cache. The second
-/// result is `true` if it was compiled. `_context` holds that a context is bound.
-pub(super) fn load_module(
-    _context: &DriverContext,
-    image: &KernelImage,
-    properties: &DeviceProperties,
-    cache: Option<&CubinCache>,
-) -> Result<(sys::CUmodule, bool), DeviceError> {
-    let (ptx_sha256, DeviceProperties { capability, driver_version, .. }) = (image.sha256.clone(), properties);
-    let key = CubinKey { ptx_sha256, capability: *capability, driver_version: *driver_version };
-    if let Some(cubin) = cache.and_then(|cache| cache.read(&key)) {
-        // A cubin that the driver does not load is compiled again, as a damaged one.
-        if let Ok(module) = load_cubin(image, &cubin) {
-            return Ok((module, false));
-        }
-    }
-    let cubin = compile(image)?;
-    let module = load_cubin(image, &cubin)?;
-    if let Some(cache) = cache {
-        // A cache that cannot be written costs time at the next start, and nothing else.
-        drop(cache.write(&key, &cubin));
-    }
-    Ok((module, true))
-}
 
 /// Compiles PTX to machine code.
 fn compile(image: &KernelImage) -> Result<Vec<u8>, DeviceError> {
@@ -93,6 +73,26 @@ fn load_cubin(image: &KernelImage, cubin: &[u8]) -> Result<sys::CUmodule, Device
     // the linker. The options are pairs of a name and a value, and the log outlives the call.
     let loaded = unsafe { sys::cuModuleLoadDataEx(&raw mut module, cubin.as_ptr().cast(), count, options, values) };
     check(LOAD, loaded.result()).map(|()| module).map_err(|error| log.describe(error, image))
+}
+
+// === impl DriverCompiler ===
+
+impl<'a> DriverCompiler<'a> {
+    pub(super) fn new(context: &'a DriverContext) -> Self {
+        Self { _context: context }
+    }
+}
+
+impl KernelLinker for DriverCompiler<'_> {
+    type Module = sys::CUmodule;
+
+    fn compile(&mut self, image: &KernelImage) -> Result<Vec<u8>, DeviceError> {
+        compile(image)
+    }
+
+    fn load(&mut self, image: &KernelImage, cubin: &[u8]) -> Result<sys::CUmodule, DeviceError> {
+        load_cubin(image, cubin)
+    }
 }
 
 // === impl ErrorLog ===

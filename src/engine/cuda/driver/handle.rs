@@ -4,6 +4,7 @@ use std::ffi::CString;
 
 use cudarc::driver::{result, sys};
 
+use super::areas::CopyAreas;
 use super::staging::StagingBuffer;
 use super::status::{check, ignore_failure};
 use crate::cuda::device::DeviceAddress;
@@ -18,6 +19,7 @@ pub(super) struct DriverContext {
     modules: Vec<sys::CUmodule>,
     allocations: Vec<DeviceAddress>,
     staging: Option<StagingBuffer>,
+    areas: Option<CopyAreas>,
 }
 
 /// A graph that can be launched.
@@ -32,11 +34,12 @@ impl DriverContext {
         let context = check("the creation of a context", unsafe { result::primary_ctx::retain(device) })?;
         let (modules, allocations) = (Vec::new(), Vec::new());
         let stream = std::ptr::null_mut();
-        let mut this = Self { device, context, stream, modules, allocations, staging: None };
+        let mut this = Self { device, context, stream, modules, allocations, staging: None, areas: None };
         this.bind()?;
         let kind = result::stream::StreamKind::NonBlocking;
         this.stream = check("the creation of a stream", result::stream::create(kind))?;
         this.staging = Some(StagingBuffer::new()?);
+        this.areas = Some(CopyAreas::new()?);
         Ok(this)
     }
 
@@ -54,6 +57,19 @@ impl DriverContext {
     pub(super) fn staging(&mut self) -> Result<(&mut StagingBuffer, sys::CUstream), DeviceError> {
         let missing = || DeviceError::new("the use of host memory", INVALID_VALUE, String::new());
         Ok((self.staging.as_mut().ok_or_else(missing)?, self.stream))
+    }
+
+    /// Returns the buffers for copies beside the stream, and the stream.
+    pub(super) fn areas(&mut self) -> Result<(&mut CopyAreas, sys::CUstream), DeviceError> {
+        let missing = || DeviceError::new("the use of host memory", INVALID_VALUE, String::new());
+        Ok((self.areas.as_mut().ok_or_else(missing)?, self.stream))
+    }
+
+    /// Returns `true` if all operations of the stream have ended, or one has failed.
+    pub(super) fn is_idle(&self) -> bool {
+        // SAFETY: the stream exists until the context is dropped.
+        let status = unsafe { sys::cuStreamQuery(self.stream) };
+        status != sys::CUresult::CUDA_ERROR_NOT_READY
     }
 
     /// Waits for all operations of the stream.
@@ -114,6 +130,8 @@ impl Drop for DriverContext {
         if !self.stream.is_null() {
             drop(self.synchronize());
         }
+        // Its copies write memory that is freed below.
+        self.areas = None;
         for module in self.modules.drain(..) {
             // SAFETY: no function of the module is used again.
             ignore_failure(unsafe { result::module::unload(module) });

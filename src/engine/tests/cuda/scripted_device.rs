@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cuda::{
-    DeviceAddress, DeviceError, DeviceProperties, GpuDevice, GraphId, KernelId, KernelImage, KernelLaunch,
+    DeviceAddress, DeviceError, DeviceProperties, GpuDevice, GraphId, KernelId, KernelImage, KernelLaunch, StagedBytes,
+    StagingArea,
 };
 use crate::{LaunchArgument, SimulatedDevice};
 
@@ -20,6 +21,8 @@ pub(super) struct ScriptedDevice {
     pub(super) script: LaunchScript,
     /// Code of the error of captures.
     pub(super) capture_error: Option<u32>,
+    /// Code of the error of staged copies.
+    pub(super) stage_error: Option<u32>,
     /// Whether memory is short for replays, and for launches while there is a graph.
     pub(super) fails_beside_graphs: Arc<AtomicBool>,
 }
@@ -32,6 +35,7 @@ impl ScriptedDevice {
             inner: SimulatedDevice::new(1),
             script: Box::new(script),
             capture_error: None,
+            stage_error: None,
             fails_beside_graphs: Arc::default(),
         }
     }
@@ -68,6 +72,21 @@ impl GpuDevice for ScriptedDevice {
         self.inner.download(from, bytes)
     }
 
+    fn stage(&mut self, area: StagingArea, to: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError> {
+        match self.stage_error {
+            Some(code) => Err(DeviceError::new("the staged copy to the device", code, String::new())),
+            None => self.inner.stage(area, to, bytes),
+        }
+    }
+
+    fn copy_staged(&mut self, staged: StagedBytes, to: DeviceAddress) -> Result<(), DeviceError> {
+        self.inner.copy_staged(staged, to)
+    }
+
+    fn is_idle(&mut self) -> bool {
+        self.inner.is_idle()
+    }
+
     fn load_kernel(&mut self, image: &KernelImage) -> Result<KernelId, DeviceError> {
         self.inner.load_kernel(image)
     }
@@ -80,7 +99,8 @@ impl GpuDevice for ScriptedDevice {
     }
 
     fn capture_graph(&mut self, launches: &[KernelLaunch]) -> Result<GraphId, DeviceError> {
-        match self.capture_error {
+        let refused = launches.iter().find_map(|launch| (self.script)(&launch.arguments));
+        match self.capture_error.or(refused) {
             Some(code) => Err(DeviceError::new("the capture of a graph", code, String::new())),
             None => self.inner.capture_graph(launches),
         }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::super::state_dir::StateDir;
@@ -18,18 +19,22 @@ use crate::upstream::UpstreamTarget;
 /// Value of the metrics label `policy` for a policy that comes from a file.
 const METRICS_POLICY: &str = "local";
 
-/// Binds every port and opens the state folder, if one is configured.
-pub(super) fn bind_ports(policy: &Policy) -> Result<(Vec<BoundPort>, Option<StateDir>), BoxError> {
+/// Binds every port and opens the state folder, if one is configured. An engine keeps compiled
+/// kernels in `kernel_folder`.
+pub(super) fn bind_ports(
+    policy: &Policy,
+    kernel_folder: Option<&Path>,
+) -> Result<(Vec<BoundPort>, Option<StateDir>), BoxError> {
     if policy.proxy.captures.is_empty() {
-        let (port, folder) = bind_single_port(policy)?;
+        let (port, folder) = bind_single_port(policy, kernel_folder)?;
         return Ok((vec![port], folder));
     }
     Ok(bind_captured_ports(policy)?)
 }
 
 /// Binds the addresses of a proxy that captures no port.
-fn bind_single_port(policy: &Policy) -> Result<(BoundPort, Option<StateDir>), BoxError> {
-    let target = server_target(policy)?;
+fn bind_single_port(policy: &Policy, kernel_folder: Option<&Path>) -> Result<(BoundPort, Option<StateDir>), BoxError> {
+    let target = server_target(policy, kernel_folder)?;
     let folder = policy.proxy.state.clone().map(|path| StateDir::new(path, target.to_string()));
     let metrics = Arc::new(Metrics::new(METRICS_POLICY));
     let sockets = bind_all(&policy.proxy.listen)?;
@@ -37,9 +42,9 @@ fn bind_single_port(policy: &Policy) -> Result<(BoundPort, Option<StateDir>), Bo
 }
 
 /// Returns the model server of a policy. A model is opened before any port is bound.
-fn server_target(policy: &Policy) -> Result<ServerTarget, BoxError> {
+fn server_target(policy: &Policy, kernel_folder: Option<&Path>) -> Result<ServerTarget, BoxError> {
     if let Some(engine) = &policy.engine {
-        return Ok(ServerTarget::Engine(EngineModel::open(engine)?));
+        return Ok(ServerTarget::Engine(EngineModel::open(engine, kernel_folder)?));
     }
     let target = upstream_target(policy).ok_or(
         "GRP1102: no upstream: set the model server with --upstream URL, or with proxy.upstream in the policy",

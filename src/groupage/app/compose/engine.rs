@@ -34,8 +34,12 @@ mod served {
     }
 
     impl EngineModel {
-        /// Opens the model of a policy, and chooses the device that executes it.
-        pub(in crate::app::compose) fn open(config: &EngineConfig) -> Result<Self, BoxError> {
+        /// Opens the model of a policy, and chooses the device that executes it. Compiled kernels are
+        /// kept in `kernel_folder`, if there is one.
+        pub(in crate::app::compose) fn open(
+            config: &EngineConfig,
+            kernel_folder: Option<&Path>,
+        ) -> Result<Self, BoxError> {
             let allocated = || anonymous_bytes(Path::new("/")).unwrap_or(0);
             let before = allocated();
             let mut model = Model::open(&config.model).map_err(|error| format!("--engine: {error}"))?;
@@ -46,7 +50,9 @@ mod served {
             let served = Arc::new(ServedModel::new(model, Clock::wall_micros() / 1_000_000));
             let choice = choose_executor(config)?;
             choice.log();
-            Ok(Self { served, executor: choice.settings, device: choice.note(), tokenizer_bytes })
+            let device = choice.note();
+            let executor = ExecutorSettings { kernel_cache: kernel_folder.map(Path::to_owned), ..choice.settings };
+            Ok(Self { served, executor, device, tokenizer_bytes })
         }
 
         /// Returns the memory that the model will take in this process. On a GPU, its weights and
@@ -73,6 +79,7 @@ mod served {
 mod unavailable {
     use std::convert::Infallible;
     use std::fmt;
+    use std::path::Path;
 
     use super::super::model_memory::ModelMemory;
     use crate::config::EngineConfig;
@@ -84,7 +91,7 @@ mod unavailable {
 
     impl EngineModel {
         /// Refuses the model of a policy.
-        pub(in crate::app::compose) fn open(config: &EngineConfig) -> Result<Self, BoxError> {
+        pub(in crate::app::compose) fn open(config: &EngineConfig, _: Option<&Path>) -> Result<Self, BoxError> {
             let model = config.model.display();
             Err(format!(
                 "--engine {model}: this binary is built without the engine: build it with `--features engine`, or name \
@@ -111,7 +118,7 @@ mod unavailable {
 
         #[test]
         fn without_the_feature_the_message_names_it() {
-            let error = EngineModel::open(&EngineConfig::new("/models/m")).unwrap_err().to_string();
+            let error = EngineModel::open(&EngineConfig::new("/models/m"), None).unwrap_err().to_string();
             assert!(error.contains("/models/m") && error.contains("--features engine"), "{error}");
         }
     }

@@ -1,0 +1,143 @@
+//! Execution of jobs, with two in flight where the executor allows it.
+//!
+//! A job that fits into one batch is submitted while another one is executed, so that its inputs
+//! are packed and copied meanwhile. Larger jobs, and those of an executor without a pipeline, are
+//! executed alone. The second job in flight needs a second slot: `limits.slotsMax` is 1 unless the
+//! policy sets it.
+
+use std::collections::VecDeque;
+
+use groupage_batching::Tick;
+use groupage_engine::{BATCHES_MAX, DeviceUsage, Executor, PackedBatch, SequenceResult};
+use groupage_runtime::clock::Clock;
+use groupage_runtime::telemetry::Metrics;
+use tokio::sync::{mpsc, oneshot};
+
+use super::job::JobExecution;
+use super::{ExecutedJob, ExecutionFailure, ExecutionJob, JobResult};
+use crate::prepared::InputSequence;
+
+/// The executor and the jobs in flight.
+pub(super) struct JobPipeline<'a> {
+    executor: &'a mut dyn Executor,
+    metrics: &'a Metrics,
+    clock: Clock,
+    /// Jobs whose batches are submitted, the oldest first.
+    in_flight: VecDeque<SubmittedJob>,
+    /// A job that is executed alone, once no other one is in flight.
+    set_aside: Option<ExecutionJob>,
+}
+
+/// A job whose batch is submitted.
+struct SubmittedJob {
+    reply: oneshot::Sender<JobResult>,
+    tokens: usize,
+    sequences: usize,
+    /// Instant at which it was submitted, or at which the job before it ended.
+    began: Tick,
+}
+
+/// A job with an outcome.
+pub(super) struct FinishedJob {
+    pub(super) reply: oneshot::Sender<JobResult>,
+    pub(super) result: JobResult,
+}
+
+// === impl JobPipeline ===
+
+impl<'a> JobPipeline<'a> {
+    pub(super) fn new(executor: &'a mut dyn Executor, metrics: &'a Metrics, clock: Clock) -> Self {
+        Self { executor, metrics, clock, in_flight: VecDeque::with_capacity(BATCHES_MAX), set_aside: None }
+    }
+
+    /// Executes jobs until one has an outcome. Returns `None` once no job is in flight and none can
+    /// be sent any more. A panic of the executor is passed on, and the jobs in flight fail when the
+    /// pipeline is dropped.
+    pub(super) fn advance(&mut self, inbox: &mut mpsc::Receiver<ExecutionJob>) -> Option<FinishedJob> {
+        loop {
+            let job = if self.in_flight.is_empty() {
+                Some(self.set_aside.take().or_else(|| inbox.blocking_recv())?)
+            } else if self.in_flight.len() < BATCHES_MAX && self.set_aside.is_none() {
+                inbox.try_recv().ok()
+            } else {
+                None
+            };
+            if let Some(job) = job {
+                match self.begin(job) {
+                    Some(finished) => return Some(finished),
+                    None => continue,
+                }
+            }
+            if self.executor.pipeline().is_none_or(|pipeline| pipeline.is_ended()) {
+                return self.finish_oldest();
+            }
+            // The thread waits for a job and for the device. A wait of the driver for its device
+            // polls too (`CU_CTX_SCHED_AUTO`), so this takes no more of the processor.
+            std::thread::yield_now();
+        }
+    }
+
+    /// Returns counts of the work of the device.
+    pub(super) fn device_usage(&self) -> Option<DeviceUsage> {
+        self.executor.device_usage()
+    }
+
+    /// Submits a job, executes it, or sets it aside. Returns it if it has an outcome.
+    fn begin(&mut self, job: ExecutionJob) -> Option<FinishedJob> {
+        if job.reply.is_closed() {
+            return None;
+        }
+        let tokens_max = self.executor.report().tokens_max;
+        let batch = self.executor.pipeline().and_then(|_| pack_whole(&job.sequences, tokens_max));
+        if let Some((pipeline, batch)) = self.executor.pipeline().zip(batch) {
+            let (tokens, sequences, began) = (batch.tokens(), batch.len(), self.clock.now());
+            let ExecutionJob { reply, .. } = job;
+            if let Err(error) = pipeline.submit(batch) {
+                return Some(FinishedJob { reply, result: Err(error.into()) });
+            }
+            self.in_flight.push_back(SubmittedJob { reply, tokens, sequences, began });
+            return None;
+        }
+        if !self.in_flight.is_empty() {
+            self.set_aside = Some(job);
+            return None;
+        }
+        Some(self.execute_alone(job))
+    }
+
+    fn execute_alone(&mut self, job: ExecutionJob) -> FinishedJob {
+        let ExecutionJob { sequences, reply } = job;
+        let began = self.clock.now();
+        let execution = JobExecution::new(self.executor, self.metrics, self.clock);
+        let results = execution.run(&sequences, || reply.is_closed());
+        let duration = self.clock.now().since(began);
+        FinishedJob { reply, result: results.map(|results| ExecutedJob { results, began, duration }) }
+    }
+
+    /// Waits for the oldest job in flight.
+    fn finish_oldest(&mut self) -> Option<FinishedJob> {
+        let SubmittedJob { reply, tokens, sequences, began } = self.in_flight.pop_front()?;
+        let collected = self.executor.pipeline()?.collect();
+        let now = self.clock.now();
+        if let Some(next) = self.in_flight.front_mut() {
+            next.began = now;
+        }
+        let duration = now.since(began);
+        let check = |results: Vec<SequenceResult>| match results.len() {
+            found if found == sequences => Ok(results),
+            results => Err(ExecutionFailure::WrongCount { results, sequences }),
+        };
+        if collected.is_ok() {
+            self.metrics.engine_batch(tokens, sequences, duration);
+        }
+        let results = collected.map_err(ExecutionFailure::from).and_then(check);
+        Some(FinishedJob { reply, result: results.map(|results| ExecutedJob { results, began, duration }) })
+    }
+}
+
+/// Returns all sequences as one batch; `None` if they exceed the limit of tokens.
+fn pack_whole(sequences: &[InputSequence], tokens_max: usize) -> Option<PackedBatch> {
+    let mut batch = PackedBatch::new(tokens_max);
+    let fits = sequences.iter().all(|sequence| batch.push(&sequence.tokens, sequence.kind).is_ok());
+    fits.then_some(batch)
+}
