@@ -179,7 +179,7 @@ where
 {
     const PAUSE: Duration = Duration::from_millis(50);
     let last = Arc::new(std::sync::Mutex::new(None));
-    let asked = async {
+    let request = async {
         loop {
             match ask().await {
                 Ok(answer) => return answer,
@@ -188,7 +188,7 @@ where
             tokio::time::sleep(PAUSE).await;
         }
     };
-    if let Ok(answer) = tokio::time::timeout(limit, asked).await {
+    if let Ok(answer) = tokio::time::timeout(limit, request).await {
         return Ok(answer);
     }
     let why = last.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();

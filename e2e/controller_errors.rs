@@ -29,9 +29,9 @@ pub(crate) async fn errors(cluster: &Cluster, case: &str, over: Duration) -> Vec
         return Vec::new();
     }
     let since = format!("--since={}s", over.as_secs() + 1);
-    let asked = ["logs", "--namespace", NAMESPACE, "--selector", LABEL, "--tail=-1", &since];
+    let args = ["logs", "--namespace", NAMESPACE, "--selector", LABEL, "--tail=-1", &since];
     // If the controller is not installed, or its pods are just being created, there is no log.
-    let log = cluster.kubectl.run(&asked).await.unwrap_or_default();
+    let log = cluster.kubectl.run(&args).await.unwrap_or_default();
     let mut found: Vec<String> = log.lines().filter(|line| is_error(line)).map(str::to_owned).collect();
     found.truncate(SHOWN_MAX);
     found

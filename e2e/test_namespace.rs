@@ -219,8 +219,8 @@ impl TestNamespace {
         let (mut head, body) = request.into_parts();
         let uri = format!("/api/v1/namespaces/{}/pods/{pod}:{port}/proxy{}", self.name, head.uri);
         head.uri = uri.parse()?;
-        let asked = self.cluster.client.request_text(http::Request::from_parts(head, body));
-        match tokio::time::timeout(WAIT_MAX, asked).await {
+        let request = self.cluster.client.request_text(http::Request::from_parts(head, body));
+        match tokio::time::timeout(WAIT_MAX, request).await {
             Ok(Ok(said)) => Ok(said),
             // The client interprets an error response of the pod as a status of the API server.
             Ok(Err(kube::Error::Api(status))) => Err(format!("{} {}", status.code, status.message).into()),
@@ -239,14 +239,14 @@ impl TestNamespace {
     /// unavailable.
     pub(crate) async fn metrics_from_node(&self, pod: &Pod) -> Result<MetricsSnapshot, TestError> {
         let ip = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).ok_or("no address")?;
-        let asked = async {
+        let request = async {
             let mut stream = TcpStream::connect((ip.parse::<IpAddr>()?, METRICS)).await?;
             stream.write_all(b"GET /metrics HTTP/1.0\r\nhost: pod\r\n\r\n").await?;
             let mut said = String::new();
             stream.read_to_string(&mut said).await?;
             Ok::<_, TestError>(said)
         };
-        let said = tokio::time::timeout(WAIT_MAX, asked).await??;
+        let said = tokio::time::timeout(WAIT_MAX, request).await??;
         let (_, text) = said.split_once("\r\n\r\n").filter(|(head, _)| head.contains(" 200 ")).ok_or("no metrics")?;
         Ok(MetricsSnapshot::parse(text))
     }

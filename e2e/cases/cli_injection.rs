@@ -182,7 +182,7 @@ pub(super) async fn batched_at_every_address(space: &TestNamespace, pods: &[Pod]
     for ip in ips {
         places.push(std::net::SocketAddr::new(ip.ip.parse()?, 8080).to_string());
     }
-    let mut told = Vec::new();
+    let mut summary = Vec::new();
     for place in &places {
         let before = space.merged_metrics(pods).await?.shared_batches();
         let answers = caller.call_concurrently(place, &predictions()).await?;
@@ -191,7 +191,7 @@ pub(super) async fn batched_at_every_address(space: &TestNamespace, pods: &[Pod]
         if good != CALLERS || shared < 1.0 {
             return Err(format!("{place}: {good} of {CALLERS} answered 200, {shared} shared batches").into());
         }
-        told.push(format!("{shared} shared batches at {place}"));
+        summary.push(format!("{shared} shared batches at {place}"));
     }
-    Ok(told.join(", "))
+    Ok(summary.join(", "))
 }

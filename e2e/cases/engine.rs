@@ -7,7 +7,7 @@ use groupage::api::v1alpha1::PodCounts;
 use groupage::testkit::remote::HttpCall;
 use kube::ResourceExt;
 
-use super::policies::{wait_for_condition, wait_for_pod_counts};
+use super::policies::{status, wait_for_condition, wait_for_pod_counts};
 use super::sidecar::is_same_answer;
 use super::{TestCase, case};
 use crate::cluster::retry_until;
@@ -26,6 +26,8 @@ pub(super) const CASES: &[TestCase] = &[
 const CALLS: usize = 16;
 /// Timeout for an Event, which is published within seconds.
 const EVENT_MAX: Duration = Duration::from_secs(30);
+/// Timeout for the verdict on the target: several reports of the sidecar, and a window of the tuner.
+const SLO_MAX: Duration = Duration::from_secs(180);
 /// Folder of the model.
 const MODEL: &str = "src/engine/tests/goldens/bert";
 /// Files of the model, by key: a `ConfigMap` has no folders.
@@ -53,6 +55,9 @@ spec:
   engine: {model: /models/bert}
   injection: {cpuRequest: 100m, memoryRequest: 128Mi}
 ";
+
+/// A change of that policy to the scheduler that learns, with a target for the latency.
+const LEARNING: &str = r#"{"spec":{"scheduling":null,"limits":null,"slo":{"latencyP99":"2s"}}}"#;
 
 /// A workload that serves nothing itself, with a Service. `ITEMS` are the files of the model.
 const DEPLOYMENT: &str = "
@@ -134,7 +139,9 @@ async fn a_policy_makes_the_sidecar_serve_embeddings_on_the_cpu(space: &TestName
     let all = |pods: &PodCounts| (pods.matched, pods.injected, pods.connected) == (1, 1, 1);
     wait_for_pod_counts(space, "embedder", all).await?;
     let device = wait_for_event(space, &pod.name_any(), "EngineDevice", "is executed on the CPU").await?;
-    Ok(format!("{CALLS} answers equal, {shared} shared batches, {sequences} sequences; {device}"))
+    space.kubectl(&["patch", "bpol", "embedder", "--type=merge", "--patch", LEARNING]).await?;
+    let judged = wait_until_slo_is_met(space, &caller).await?;
+    Ok(format!("{CALLS} answers equal, {shared} shared batches, {sequences} sequences; {device}; {judged}"))
 }
 
 async fn a_pod_whose_model_has_no_volume_is_reported(space: &TestNamespace) -> CaseResult {
@@ -149,6 +156,21 @@ async fn a_pod_whose_model_has_no_volume_is_reported(space: &TestNamespace) -> C
             ["get", "events", "--field-selector=reason=InjectionSkipped", "--output=jsonpath={.items[*].message}"];
         let events = space.kubectl(&events).await?;
         if events.contains("/models/bert") { Ok(events) } else { Err(events.into()) }
+    })
+    .await
+}
+
+/// Sends calls until the controller finds that the target is met. Returns its message.
+async fn wait_until_slo_is_met(space: &TestNamespace, caller: &TestClient) -> CaseResult {
+    retry_until("SLOMet=True", SLO_MAX, async || {
+        for answer in caller.call_concurrently("embedder:80", &calls()).await? {
+            if answer.status != 200 {
+                return Err(format!("{answer:?}").into());
+            }
+        }
+        let conditions = status(space, "embedder").await?.conditions;
+        let met = conditions.iter().find(|one| one.type_ == "SLOMet" && one.status == "True");
+        met.map(|met| met.message.clone()).ok_or_else(|| format!("{conditions:?}").into())
     })
     .await
 }

@@ -98,8 +98,8 @@ async fn calls_are_served_while_the_control_plane_is_unreachable(space: &TestNam
     retry_until("the load", BACK_MAX, async || load.now().await.map(drop)).await?;
     load.wait_until_served(100).await?;
     let report = load.stop().await?;
-    let told = format!("{} calls, {} lost", report.offered, report.not_served());
-    if report.not_served() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+    let summary = format!("{} calls, {} lost", report.offered, report.not_served());
+    if report.not_served() > 0 { Err(format!("{summary}: {report:?}").into()) } else { Ok(summary) }
 }
 
 async fn control_streams_stay_while_the_api_server_is_away(space: &TestNamespace) -> CaseResult {
@@ -134,13 +134,13 @@ async fn control_streams_stay_while_the_api_server_is_away(space: &TestNamespace
     wait_for_pod_counts(space, "model", |pods| pods.connected == 2).await?;
     let after = stream_counts(space, &pods).await?;
     let report = load.stop().await?;
-    let told = format!(
+    let summary = format!(
         "{before:?} streams open and ended before, the same for {} s, {after:?} after; {} calls, {} lost",
         AWAY.as_secs(),
         report.offered,
         report.not_served()
     );
-    if report.not_served() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+    if report.not_served() > 0 { Err(format!("{summary}: {report:?}").into()) } else { Ok(summary) }
 }
 
 /// Returns the number of open control streams, and the number of those that have ended.

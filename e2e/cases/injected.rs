@@ -51,7 +51,7 @@ async fn an_annotation_enables_batches_and_changes_no_answer(space: &TestNamespa
         return Err("the pod requested a sidecar and has none".into());
     }
     caller.wait_until_reachable("model:80", "/health").await?;
-    let mut told = Vec::new();
+    let mut summary = Vec::new();
     for (calls, alone) in [embeddings(), predictions()].iter().zip(&alone) {
         let before = model_stats(space, &pod.name_any()).await?;
         let batched = caller.call_concurrently("model:80", calls).await?;
@@ -61,14 +61,14 @@ async fn an_annotation_enables_batches_and_changes_no_answer(space: &TestNamespa
         {
             return Err(format!("alone {alone:?}, batched {batched:?}").into());
         }
-        told.push(format!("{CALLERS} answers equal, {runs} calls of the model"));
+        summary.push(format!("{CALLERS} answers equal, {runs} calls of the model"));
     }
     let metrics = space.merged_metrics(&pods).await?;
     let (mean, shared) = (metrics.batch_mean(), metrics.shared_batches());
     if mean <= 1.0 || shared < 1.0 {
-        return Err(format!("{}: mean batch {mean:.2}, {shared} shared", told.join(", ")).into());
+        return Err(format!("{}: mean batch {mean:.2}, {shared} shared", summary.join(", ")).into());
     }
-    Ok(format!("{}; mean batch {mean:.1}, {shared} shared", told.join(", ")))
+    Ok(format!("{}; mean batch {mean:.1}, {shared} shared", summary.join(", ")))
 }
 
 async fn a_plain_container_serves_where_a_native_one_is_not_wanted(space: &TestNamespace) -> CaseResult {
@@ -103,7 +103,7 @@ async fn both_families_lead_through_the_sidecar(space: &TestNamespace) -> CaseRe
     let caller = TestClient::start(space).await?;
     let service: Service = space.api().get("model").await?;
     let ips = service.spec.and_then(|spec| spec.cluster_ips).unwrap_or_default();
-    let mut told = Vec::new();
+    let mut summary = Vec::new();
     for ip in &ips {
         let to = std::net::SocketAddr::new(ip.parse()?, 80).to_string();
         caller.wait_until_reachable(&to, "/health").await?;
@@ -115,12 +115,12 @@ async fn both_families_lead_through_the_sidecar(space: &TestNamespace) -> CaseRe
         if good != CALLERS || through < CALLERS as f64 {
             return Err(format!("{to}: {good} of {CALLERS} answered 200, {through} through the sidecar").into());
         }
-        told.push(format!("{good} through {to}"));
+        summary.push(format!("{good} through {to}"));
     }
-    if space.cluster.node.is_some() && told.len() != 2 {
-        return Err(format!("{} addresses of the Service", told.len()).into());
+    if space.cluster.node.is_some() && summary.len() != 2 {
+        return Err(format!("{} addresses of the Service", summary.len()).into());
     }
-    Ok(told.join(", "))
+    Ok(summary.join(", "))
 }
 
 /// Returns the number of calls that the sidecars have served.
@@ -134,11 +134,11 @@ async fn a_namespace_label_enables_injection_and_a_pod_annotation_disables_it(sp
     space.apply(&ModelManifest { annotations: "", ..ModelManifest::default() }.yaml()).await?;
     let no = ModelManifest { annotations: "groupage.dev/inject: disabled", ..ModelManifest::default() }.yaml();
     space.apply(&no.replace("name: model", "name: other").replace("app: model", "app: other")).await?;
-    let asked = space.deployment_ready("model").await?;
+    let labelled = space.deployment_ready("model").await?;
     let left = space.deployment_ready("other").await?;
-    match (asked.iter().all(has_sidecar), left.iter().any(has_sidecar)) {
+    match (labelled.iter().all(has_sidecar), left.iter().any(has_sidecar)) {
         (true, false) => Ok("injected by the namespace's label, not injected by the pod's annotation".to_owned()),
-        (asked, left) => Err(format!("requested by its namespace: {asked}; disabled by the pod: {left}").into()),
+        (labelled, left) => Err(format!("requested by its namespace: {labelled}; disabled by the pod: {left}").into()),
     }
 }
 
@@ -211,6 +211,6 @@ async fn a_port_number_is_redirected_unless_the_installation_forbids_it(space: &
     if !pods.iter().all(redirects) {
         return Err(format!("the pod has no {REDIRECT}").into());
     }
-    let told = batched_at_every_address(space, &pods).await?;
-    Ok(format!("beside the sidecar at first, then {told}"))
+    let summary = batched_at_every_address(space, &pods).await?;
+    Ok(format!("beside the sidecar at first, then {summary}"))
 }

@@ -86,7 +86,7 @@ async fn a_model_that_slows_down_under_an_slo_answers_as_many_calls_as_without_a
     }
     wait_until_drained(&direct).await?;
     let (report, plain) = (load.stop().await?, direct.stop().await?);
-    let told = format!(
+    let summary = format!(
         "slow for {LOOKS} looks: {kept}; SLOMet=False after {missed_after:.0} s: {missed}; {merging}; {} calls, {} refused, {} failed, p99 {:?}; \
          without a sidecar {} calls, {} lost, p99 {:?}",
         report.offered,
@@ -97,13 +97,13 @@ async fn a_model_that_slows_down_under_an_slo_answers_as_many_calls_as_without_a
         plain.not_served(),
         plain.p99
     );
-    if report.not_served() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+    if report.not_served() > 0 { Err(format!("{summary}: {report:?}").into()) } else { Ok(summary) }
 }
 
 /// Compares the number of answers with and without the sidecar, interval by interval.
 async fn compare_loads(load: &RunningLoad<'_>, direct: &RunningLoad<'_>) -> Result<String, TestError> {
     let both = async || Ok::<_, TestError>((load.now().await?, direct.now().await?));
-    let (mut before, mut told) = (both().await?, Vec::new());
+    let (mut before, mut summary) = (both().await?, Vec::new());
     let mut ticks = tokio::time::interval(LOOK);
     ticks.tick().await;
     for look in 0..LOOKS {
@@ -111,15 +111,17 @@ async fn compare_loads(load: &RunningLoad<'_>, direct: &RunningLoad<'_>) -> Resu
         let after = both().await?;
         let served = |after: &LoadReport, before: &LoadReport| after.served - before.served;
         let (ours, theirs) = (served(&after.0, &before.0), served(&after.1, &before.1));
-        told.push(format!("{ours}:{theirs}"));
+        summary.push(format!("{ours}:{theirs}"));
         let kept = if look == 0 { KEPT_FIRST } else { KEPT };
         #[expect(clippy::cast_precision_loss, reason = "some hundreds of calls")]
         if (ours as f64) < kept * theirs as f64 {
-            return Err(format!("look {look}, answers through the sidecar and without one: {}", told.join(" ")).into());
+            return Err(
+                format!("look {look}, answers through the sidecar and without one: {}", summary.join(" ")).into()
+            );
         }
         before = after;
     }
-    Ok(format!("answers through the sidecar and without one in {} s each {}", LOOK.as_secs(), told.join(" ")))
+    Ok(format!("answers through the sidecar and without one in {} s each {}", LOOK.as_secs(), summary.join(" ")))
 }
 
 /// Verifies the status and the Events while the model is slow: the SLO is missed, but not
@@ -132,14 +134,14 @@ async fn verify_status(space: &TestNamespace, pod: &str, missed: &str) -> Result
     let tunings = &found.pod_tunings;
     let infeasible = tunings.iter().any(|one| one.reason.as_deref() == Some("Infeasible"));
     let wrong = ["MergeRefused", "Infeasible", "ConfigRefused", "SteppedAside", "CrashGuard"];
-    let told = format!("Merging={} ({}); Events {events}; {tunings:?}", merging.status, merging.message);
+    let summary = format!("Merging={} ({}); Events {events}; {tunings:?}", merging.status, merging.message);
     // The benefit of a batch is measured again after the change, so no particular result is
     // required while the measurement may be incomplete.
     if merging.reason == "MergeRefused" || infeasible || !missed.contains("(slo 100ms)") {
-        return Err(told.into());
+        return Err(summary.into());
     }
     if events.split_whitespace().any(|event| wrong.iter().any(|word| event.ends_with(word))) {
-        return Err(format!("{pod}: {told}").into());
+        return Err(format!("{pod}: {summary}").into());
     }
     Ok(format!("Merging={}/{}", merging.status, merging.reason))
 }
@@ -182,10 +184,10 @@ async fn a_model_that_takes_one_item_a_call_loses_nothing_and_the_policy_reports
         if said.is_empty() { Err(TestError::from("there is none")) } else { Ok(said) }
     })
     .await?;
-    let told = format!("{refused}; Ready: {ready}; {} calls, {} lost", report.offered, report.not_served());
+    let summary = format!("{refused}; Ready: {ready}; {} calls, {} lost", report.offered, report.not_served());
     if report.not_served() > 0 || events != refused {
-        Err(format!("{told}; Events {events:?}; {report:?}").into())
+        Err(format!("{summary}; Events {events:?}; {report:?}").into())
     } else {
-        Ok(told)
+        Ok(summary)
     }
 }

@@ -87,14 +87,14 @@ async fn mode_observe_predicts_the_effect_of_batching(space: &TestNamespace) -> 
     let further = counted - known.sum("groupage_predicted_calls_total", &[]);
     let left_out = |metrics: &MetricsSnapshot| metrics.sum("groupage_unpredicted_calls_total", &[]);
     let left_out = left_out(&metrics) - left_out(&known);
-    let told = format!("{} calls one by one, {counted} predicted: {predicted}", seen.calls);
+    let summary = format!("{} calls one by one, {counted} predicted: {predicted}", seen.calls);
     if (alone.not_served(), seen.calls, seen.items) != (0, alone.served, alone.served) || metrics.shared_batches() > 0.0
     {
-        return Err(format!("{told}; {} shared, {seen:?}, {alone:?}", metrics.shared_batches()).into());
+        return Err(format!("{summary}; {} shared, {seen:?}, {alone:?}", metrics.shared_batches()).into());
     }
     #[expect(clippy::cast_precision_loss, reason = "some hundreds of calls")]
     if further < 0.9 * FURTHER as f64 || left_out > 0.1 * further {
-        return Err(format!("{told}: of the last {FURTHER} {further}, and {left_out} were left out").into());
+        return Err(format!("{summary}: of the last {FURTHER} {further}, and {left_out} were left out").into());
     }
 
     // Enable batching under the same load.
@@ -110,12 +110,12 @@ async fn mode_observe_predicts_the_effect_of_batching(space: &TestNamespace) -> 
     load.wait_until_served(200).await?;
     let report = load.stop().await?;
     let mean = space.merged_metrics(&pods).await?.batch_mean();
-    let told = format!(
-        "{told}; a first shared batch {shared_after:.1} s after the edit, mean batch {mean:.2}; {} calls, {} lost",
+    let summary = format!(
+        "{summary}; a first shared batch {shared_after:.1} s after the edit, mean batch {mean:.2}; {} calls, {} lost",
         report.offered,
         report.not_served()
     );
-    if report.not_served() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+    if report.not_served() > 0 { Err(format!("{summary}: {report:?}").into()) } else { Ok(summary) }
 }
 
 /// Describes the prediction if it is complete and batching would save time.

@@ -55,9 +55,9 @@ async fn restarted_under_load(space: &TestNamespace) -> CaseResult {
     }
     load.wait_until_served(100).await?;
     let report = load.stop().await?;
-    let told = format!(
+    let summary = format!(
         "{restarts} restarts, {} calls, {} refused, {} failed, {} wrong, p99 {:.1?}",
         report.offered, report.refused, report.failed, report.wrong, report.p99
     );
-    if report.not_served() > 0 { Err(told.into()) } else { Ok(told) }
+    if report.not_served() > 0 { Err(summary.into()) } else { Ok(summary) }
 }

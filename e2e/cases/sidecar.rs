@@ -47,7 +47,7 @@ async fn batched_answers_equal_those_to_lone_calls(space: &TestNamespace) -> Cas
     let caller = TestClient::start(space).await?;
     caller.wait_until_reachable("direct:80", "/health").await?;
     caller.wait_until_reachable("model:80", "/health").await?;
-    let mut told = Vec::new();
+    let mut summary = Vec::new();
     for (name, calls) in [("embeddings", embeddings()), ("predict", predictions())] {
         let alone = caller.call_sequentially("direct:80", &calls).await?;
         let before = model_stats(space, &model).await?;
@@ -61,7 +61,7 @@ async fn batched_answers_equal_those_to_lone_calls(space: &TestNamespace) -> Cas
         if runs * 2 > CALLERS as u64 {
             return Err(format!("{name}: {CALLERS} calls at once became {runs} calls of the model").into());
         }
-        told.push(format!("{CALLERS} {name} answers equal, {runs} calls of the model"));
+        summary.push(format!("{CALLERS} {name} answers equal, {runs} calls of the model"));
     }
     let metrics = space.merged_metrics(&pods).await?;
     let (mean, shared) = (metrics.batch_mean(), metrics.shared_batches());
@@ -71,7 +71,7 @@ async fn batched_answers_equal_those_to_lone_calls(space: &TestNamespace) -> Cas
     if shared < 1.0 || mean <= 1.0 || served < sent {
         return Err(format!("mean batch {mean:.1}, {shared} shared, {served} served").into());
     }
-    Ok(format!("{}; the sidecar counts {served} calls, mean batch {mean:.1}", told.join(", ")))
+    Ok(format!("{}; the sidecar counts {served} calls, mean batch {mean:.1}", summary.join(", ")))
 }
 
 /// Compares all that a client can observe. The `usage` of an embeddings response covers the

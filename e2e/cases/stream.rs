@@ -79,7 +79,7 @@ async fn sidecars_connect_and_an_edit_is_in_force_within_two_seconds(space: &Tes
     // The median is used: each time includes the duration of the check, and the machine may pause
     // during any of them.
     let (middle, slowest) = (times[times.len() / 2], times[times.len() - 1]);
-    let told = format!(
+    let summary = format!(
         "{} edits in force in both sidecars after {:.2} s, {:.2} s at most, and Programmed {:.2} s later; {} calls, {} lost",
         EDITS.len(),
         middle.as_secs_f64(),
@@ -93,10 +93,10 @@ async fn sidecars_connect_and_an_edit_is_in_force_within_two_seconds(space: &Tes
         || slowest > IN_FORCE_MAX * 2
         || report.not_served() > 0
     {
-        return Err(format!("{told}: {report:?}").into());
+        return Err(format!("{summary}: {report:?}").into());
     }
     wait_for_pod_counts(space, "model", |pods| (pods.connected, pods.on_current) == (2, 2)).await?;
-    Ok(told)
+    Ok(summary)
 }
 
 /// A hand-written sidecar with a token that it is not entitled to. The case fills in `$name`,
@@ -188,7 +188,7 @@ async fn an_invalid_or_foreign_token_opens_no_stream(space: &TestNamespace) -> C
             .replace("$ca", &ca);
         space.apply(&manifest).await?;
     }
-    let mut told = Vec::new();
+    let mut summary = Vec::new();
     for (name, _, _, reason) in &thieves {
         let pod = space
             .wait(name, "has started", |pod: Option<&Pod>| {
@@ -218,14 +218,14 @@ async fn an_invalid_or_foreign_token_opens_no_stream(space: &TestNamespace) -> C
             }
         });
         count.await??;
-        told.push(format!("{name}: {reason}"));
+        summary.push(format!("{name}: {reason}"));
     }
     // The impersonated pod must still have its stream.
     let connected = space.metrics(&victim).await?.sum("groupage_controller_connected", &[]);
     if connected < 1.0 {
-        return Err(format!("{}, and {} has no stream", told.join(", "), victim.name_any()).into());
+        return Err(format!("{}, and {} has no stream", summary.join(", "), victim.name_any()).into());
     }
-    Ok(told.join(", "))
+    Ok(summary.join(", "))
 }
 
 /// Returns a pod that does not request a sidecar.
@@ -270,12 +270,12 @@ async fn calls_are_served_while_the_controller_is_killed_and_streams_reconnect(s
     wait_for_pod_counts(space, "model", |pods| pods.connected == 2).await?;
     load.wait_until_served(100).await?;
     let report = load.stop().await?;
-    let told = format!(
+    let summary = format!(
         "both streams were back after {:.1} s, the status after {:.1} s; {} calls, {} lost",
         back.as_secs_f64(),
         now().duration_since(begun).as_secs_f64(),
         report.offered,
         report.not_served()
     );
-    if report.not_served() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+    if report.not_served() > 0 { Err(format!("{summary}: {report:?}").into()) } else { Ok(summary) }
 }

@@ -75,13 +75,13 @@ async fn a_canary_with_a_bad_profile_is_rolled_back_automatically(space: &TestNa
     }
     wait_for_pod_counts(space, "model", |pods| (pods.connected, pods.on_current) == (2, 2)).await?;
     let report = load.stop().await?;
-    let told = format!(
+    let summary = format!(
         "back after {:.0} s: {why}; {} calls, {} lost",
         took.as_secs_f64(),
         report.offered,
         report.not_served()
     );
-    if report.not_served() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+    if report.not_served() > 0 { Err(format!("{summary}: {report:?}").into()) } else { Ok(summary) }
 }
 
 /// The second arm holds every call for further calls that never arrive.
@@ -138,7 +138,7 @@ async fn of_two_arms_the_worse_is_found_and_gets_no_more_pods(space: &TestNamesp
     if after.current_profile.as_deref() != Some("prompt") {
         return Err(format!("{:?} is in force", after.current_profile).into());
     }
-    let mut told = format!("after {:.0} s patient was found worse than prompt: {verdict}", took.as_secs_f64());
+    let mut summary = format!("after {:.0} s patient was found worse than prompt: {verdict}", took.as_secs_f64());
     // Repeat the experiment with a single pod, which alternates between the arms. This takes
     // several periods, hence minutes.
     if space.is_full_length() {
@@ -150,13 +150,13 @@ async fn of_two_arms_the_worse_is_found_and_gets_no_more_pods(space: &TestNamesp
         let verdict = wait_for_verdict(space, TAKES_TURNS_MAX).await?;
         let took = now().duration_since(begun);
         if took < PERIOD {
-            return Err(format!("{told}; a verdict within the first turn: {verdict}").into());
+            return Err(format!("{summary}; a verdict within the first turn: {verdict}").into());
         }
-        told = format!("{told}; one pod that takes turns: after {:.0} s: {verdict}", took.as_secs_f64());
+        summary = format!("{summary}; one pod that takes turns: after {:.0} s: {verdict}", took.as_secs_f64());
     }
     let report = load.stop().await?;
-    told = format!("{told}; {} calls, {} lost", report.offered, report.not_served());
-    if report.not_served() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+    summary = format!("{summary}; {} calls, {} lost", report.offered, report.not_served());
+    if report.not_served() > 0 { Err(format!("{summary}: {report:?}").into()) } else { Ok(summary) }
 }
 
 /// Waits until one arm is found worse than the other.
@@ -237,18 +237,18 @@ async fn a_missed_slo_is_reported_and_tuned_until_it_is_met(space: &TestNamespac
     .await?;
     wait_until_in_time(&load).await?;
     let kept_after = after();
-    let mut told = format!(
+    let mut summary = format!(
         "missed after {missed_after:.0} s ({missed}); moved after {moved_after:.0} s ({why}); \
          callers are answered in time after {kept_after:.0} s, the model as slow as before"
     );
     // The status reports over a full minute, which has to pass first.
     if space.is_full_length() {
         wait_for_condition_within(space, "model", "SLOMet=True", MOVES_MAX).await?;
-        told = format!("{told}; met again after {:.0} s", after());
+        summary = format!("{summary}; met again after {:.0} s", after());
     }
     let report = load.stop().await?;
-    told = format!("{told}; {} calls, {} lost", report.offered, report.not_served());
-    if report.not_served() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+    summary = format!("{summary}; {} calls, {} lost", report.offered, report.not_served());
+    if report.not_served() > 0 { Err(format!("{summary}: {report:?}").into()) } else { Ok(summary) }
 }
 
 /// Waits until a number of consecutive answers have met the SLO.
@@ -305,7 +305,7 @@ async fn a_new_pod_starts_with_the_values_learned_by_others_of_its_node_class(sp
     })
     .await?;
     let log = space.kubectl(&["logs", &first.name_any(), "--container", "groupage"]).await?;
-    let told = format!(
+    let summary = format!(
         "{} sizes learned on {kind}, limit {:?}, a lone call {:?}, of {} calls, {} lost: {begun}",
         learned.curve.len(),
         learned.slots,
@@ -313,5 +313,5 @@ async fn a_new_pod_starts_with_the_values_learned_by_others_of_its_node_class(sp
         report.offered,
         report.not_served()
     );
-    if log.contains(BEGINS) || report.not_served() > 0 { Err(format!("{told}; {log}").into()) } else { Ok(told) }
+    if log.contains(BEGINS) || report.not_served() > 0 { Err(format!("{summary}; {log}").into()) } else { Ok(summary) }
 }

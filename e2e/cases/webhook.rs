@@ -23,11 +23,11 @@ async fn pods_created_without_the_webhook_start_without_a_sidecar_and_are_report
 ) -> CaseResult {
     let installation = ensure_installed(space).await?;
     installation.scale(0).await?;
-    let told = while_away(space, &installation).await;
+    let summary = while_away(space, &installation).await;
     // Restored in any case, since the other cases require it.
     installation.scale(2).await?;
     installation.wait_until_ready().await?;
-    told?;
+    summary?;
     let message =
         wait_for_condition_within(space, "model", "TrafficCaptured=False/SidecarMissing", REPORTED_MAX).await?;
     let event = retry_until("the event", REPORTED_MAX, async || {

@@ -47,13 +47,13 @@ pub(super) async fn serve(client: Client) {
     let mut message = [0; BYTES_MAX];
     loop {
         let Ok((length, from)) = socket.recv_from(&mut message).await else { continue };
-        let Some(asked) = message.get(..length).map(<[u8]>::to_vec) else { continue };
+        let Some(request) = message.get(..length).map(<[u8]>::to_vec) else { continue };
         let (socket, client) = (Arc::clone(&socket), client.clone());
         tokio::spawn(async move {
-            let Some(question) = DnsQuestion::read(&asked) else { return };
+            let Some(question) = DnsQuestion::read(&request) else { return };
             let found = addresses(&client, &question.name).await;
             // If the answer is lost, the resolver retries.
-            socket.send_to(&question.answer(&asked, found.as_deref()), from).await.ok();
+            socket.send_to(&question.answer(&request, found.as_deref()), from).await.ok();
         });
     }
 }
@@ -100,11 +100,11 @@ impl<'a> DnsQuestion<'a> {
         Some(Self { name: labels.join("."), kind, raw: message.get(HEADER..at + 4)? })
     }
 
-    fn answer(&self, asked: &[u8], found: Option<&[IpAddr]>) -> Vec<u8> {
+    fn answer(&self, request: &[u8], found: Option<&[IpAddr]>) -> Vec<u8> {
         let wanted = |ip: &&IpAddr| matches!((ip, self.kind), (IpAddr::V4(_), A) | (IpAddr::V6(_), AAAA));
         let records: Vec<_> = found.unwrap_or_default().iter().filter(wanted).take(20).collect();
         let code = if found.is_some() { 0 } else { NO_SUCH_NAME };
-        let mut message = asked.get(..2).unwrap_or_default().to_vec();
+        let mut message = request.get(..2).unwrap_or_default().to_vec();
         // An authoritative answer with the flags for recursion desired and available, without which
         // resolvers print a warning.
         message.extend([0x85, 0x80 | code, 0, 1, 0, u8::try_from(records.len()).unwrap_or_default(), 0, 0, 0, 0]);

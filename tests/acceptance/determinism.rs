@@ -30,6 +30,6 @@ pub(crate) fn first_difference(scenario: &Scenario, seed: u64) -> Option<String>
         return Some("two runs decide differently".to_owned());
     }
     let fresh = GroupagePolicy::for_scenario(scenario, seed);
-    let told = first.log()?.replay(fresh.batcher().clone());
-    told.err().map(|other| format!("event {} has another effect when replayed: {:?}", other.0, other.1))
+    let replayed = first.log()?.replay(fresh.batcher().clone());
+    replayed.err().map(|other| format!("event {} has another effect when replayed: {:?}", other.0, other.1))
 }

@@ -85,8 +85,8 @@ impl CaseScript {
     fn look_up(&self, request: &Request) -> Option<Reply> {
         let is_grpc = request.target == MODEL_CONFIG;
         let read = is_grpc || matches!(request.method.as_str(), "GET" | "HEAD");
-        let asked = |call: &crate::case::Call| call.method == request.method && call.target == request.target;
-        if !read || self.case.calls.iter().any(asked) {
+        let is_sent = |call: &crate::case::Call| call.method == request.method && call.target == request.target;
+        if !read || self.case.calls.iter().any(is_sent) {
             return None;
         }
         if is_grpc {

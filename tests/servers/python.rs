@@ -172,8 +172,8 @@ impl Python {
     pub(crate) async fn serve(&self, script: &str, args: &[OsString], ready: &str) -> Result<Server, String> {
         let until = now() + START_MAX;
         let mut process = self.start(script, args)?;
-        let told = |e: String, process: &Process| format!("{script} {e}\n{}", process.tail.shown());
-        let line = process.line(START_MAX).await.map_err(|e| told(e, &process))?;
+        let describe = |e: String, process: &Process| format!("{script} {e}\n{}", process.tail.shown());
+        let line = process.line(START_MAX).await.map_err(|e| describe(e, &process))?;
         let port = line.get("port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
         let address =
             SocketAddr::from(([127, 0, 0, 1], port.ok_or_else(|| format!("{script} names no port: {line}"))?));
@@ -188,10 +188,10 @@ impl Python {
                 return Ok(Server { address, grpc, process });
             }
             if let Ok(Some(status)) = process.child.try_wait() {
-                return Err(told(format!("ended before it served ({status})"), &process));
+                return Err(describe(format!("ended before it served ({status})"), &process));
             }
             if now() > until {
-                return Err(told(format!("is not ready within {} s", START_MAX.as_secs()), &process));
+                return Err(describe(format!("is not ready within {} s", START_MAX.as_secs()), &process));
             }
             tokio::time::sleep(POLL).await;
         }

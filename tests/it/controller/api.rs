@@ -50,7 +50,7 @@ struct Inner {
     address: SocketAddr,
     store: Mutex<Store>,
     faults: Mutex<Vec<Fault>>,
-    asked: Mutex<Vec<RecordedRequest>>,
+    requests: Mutex<Vec<RecordedRequest>>,
     /// `true` if clients other than the controller send requests, which may do everything.
     users: AtomicBool,
     /// Status that a review of each token returns.
@@ -71,7 +71,7 @@ impl FakeApiServer {
             address: listener.local_addr().unwrap(),
             store: Mutex::new(Store::new()),
             faults: Mutex::default(),
-            asked: Mutex::default(),
+            requests: Mutex::default(),
             users: AtomicBool::new(false),
             tokens: Mutex::default(),
             changed: watch::channel(0).0,
@@ -191,12 +191,12 @@ impl FakeApiServer {
     }
 
     pub(super) fn recorded_requests(&self) -> Vec<RecordedRequest> {
-        self.0.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the number of requests with this verb and resource.
     pub(super) fn count(&self, verb: &str, resource: &str) -> usize {
-        self.recorded_requests().iter().filter(|asked| asked.verb == verb && asked.resource == resource).count()
+        self.recorded_requests().iter().filter(|request| request.verb == verb && request.resource == resource).count()
     }
 
     /// Waits until a condition on the store or the recorded requests holds.
@@ -246,13 +246,13 @@ impl FakeApiServer {
     /// Fails if a request was made that no rule of the installation allows.
     #[track_caller]
     pub(super) fn assert_nothing_forbidden(&self) {
-        let forbidden: Vec<_> = self.recorded_requests().into_iter().filter(|asked| asked.forbidden).collect();
+        let forbidden: Vec<_> = self.recorded_requests().into_iter().filter(|request| request.forbidden).collect();
         assert!(forbidden.is_empty(), "{forbidden:#?}");
     }
 
     fn tail(&self) -> Vec<RecordedRequest> {
-        let asked = self.recorded_requests();
-        asked.iter().skip(asked.len().saturating_sub(12)).cloned().collect()
+        let requests = self.recorded_requests();
+        requests.iter().skip(requests.len().saturating_sub(12)).cloned().collect()
     }
 
     fn notify_change(&self) {

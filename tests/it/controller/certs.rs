@@ -123,10 +123,11 @@ async fn ca_bundle_is_the_only_change_to_webhook_configuration() {
     let leader = start_keeper(&api, true);
     let bundle = leader.served_bundle().await;
     let key = ("mutatingwebhookconfigurations", "", "groupage-injector");
-    let told = api.until_object(key, |found| found["webhooks"][1]["clientConfig"].get("caBundle").is_some()).await;
+    let configured =
+        api.until_object(key, |found| found["webhooks"][1]["clientConfig"].get("caBundle").is_some()).await;
     let expected = serde_json::to_value(ByteString(secret_data(&api)["ca.crt"].clone())).unwrap();
     for (at, before) in made["webhooks"].as_array().unwrap().iter().enumerate() {
-        let mut after = told["webhooks"][at].clone();
+        let mut after = configured["webhooks"][at].clone();
         assert_eq!(after["clientConfig"].as_object_mut().unwrap().remove("caBundle"), Some(expected.clone()));
         assert_eq!(after, *before);
     }

@@ -30,7 +30,7 @@ struct RecordingSidecar {
     uid: String,
     name: String,
     /// Received configurations, newest last.
-    told: watch::Sender<Vec<wire::SidecarConfig>>,
+    configs: watch::Sender<Vec<wire::SidecarConfig>>,
     lost: watch::Sender<Option<(DisconnectReason, String)>>,
     /// Counts for the next report.
     counts: Mutex<RouteReport>,
@@ -47,8 +47,8 @@ pub(super) struct ConnectedSidecar {
 
 impl RecordingSidecar {
     fn in_force(&self) -> Option<AppliedConfig> {
-        let told = self.told.borrow();
-        let config = told.last()?;
+        let configs = self.configs.borrow();
+        let config = configs.last()?;
         let arm = config.experiment.as_ref();
         Some(AppliedConfig {
             source: config.source.clone(),
@@ -76,7 +76,7 @@ impl SidecarStreamHandler for RecordingSidecar {
     }
 
     fn on_config(&self, config: wire::SidecarConfig) -> BoxFuture<'_, ()> {
-        self.told.send_modify(|told| told.push(config));
+        self.configs.send_modify(|configs| configs.push(config));
         std::future::ready(()).boxed()
     }
 
@@ -112,7 +112,7 @@ impl ConnectedSidecar {
         let process = Arc::new(RecordingSidecar {
             uid,
             name: name.to_owned(),
-            told: watch::channel(Vec::new()).0,
+            configs: watch::channel(Vec::new()).0,
             lost: watch::channel(None).0,
             counts: Mutex::default(),
         });
@@ -138,9 +138,11 @@ impl ConnectedSidecar {
         wanted: impl Fn(&wire::SidecarConfig) -> bool,
     ) -> impl Future<Output = wire::SidecarConfig> {
         let place = std::panic::Location::caller();
-        let mut told = self.process.told.subscribe();
+        let mut configs = self.process.configs.subscribe();
         async move {
-            let found = async { told.wait_for(|told| told.last().is_some_and(&wanted)).await.unwrap().last().cloned() };
+            let found = async {
+                configs.wait_for(|configs| configs.last().is_some_and(&wanted)).await.unwrap().last().cloned()
+            };
             let found = tokio::time::timeout(HANG, found).await;
             found.unwrap_or_else(|_| panic!("it did not receive the message, at {place}")).unwrap()
         }
@@ -309,7 +311,7 @@ async fn a_profile_under_which_calls_are_late_is_taken_back() {
         sidecar.wait_for_config(|config| config.generation == 2).await;
     }
     // The pod in the canary has an experiment arm, and its calls are slow under it.
-    let tried = sidecars.iter().find(|sidecar| sidecar.process.told.borrow().last().unwrap().experiment.is_some());
+    let tried = sidecars.iter().find(|sidecar| sidecar.process.configs.borrow().last().unwrap().experiment.is_some());
     let tried = tried.expect("one of two pods belongs to the canary");
     tried.counts(200, 400_000, Duration::from_millis(150));
     let policy = api.until_object(POLICY, |policy| has_condition(policy, "RolloutHealthy", "False/RolledBack")).await;

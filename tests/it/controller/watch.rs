@@ -153,10 +153,10 @@ async fn a_failing_watch_recovers_without_spinning_or_delaying_other_kinds() {
             api.put(policy(&format!("p{number}"), "x"));
             all.until(|world| world.policies.contains_key(&key(&format!("p{number}")))).await;
         }
-        let asked = api.count("list", "services") + api.count("watch", "services") - lists - watches;
+        let requests = api.count("list", "services") + api.count("watch", "services") - lists - watches;
         // At most one request every twenty milliseconds, plus a few that were in flight.
         let most = began.elapsed().as_millis() / 20 + 4;
-        assert!((asked as u128) <= most, "{what:?}: {asked} requests in {:?}", began.elapsed());
+        assert!((requests as u128) <= most, "{what:?}: {requests} requests in {:?}", began.elapsed());
         api.put(service("late"));
         api.clear_faults();
         all.until(|world| world.services.contains_key(&key("late"))).await;

@@ -72,8 +72,8 @@ fn port_without_service_is_reported() {
     let found = says(&format!("{service}{}", pod("p", "labels: {app: p}")));
     assert_eq!(found, "pod/p injected\n");
     // An application that can be configured to listen on loopback needs no Service as evidence.
-    let told = says(&pod("p", "annotations: {groupage.dev/app-listen: 'env:HOST=127.0.0.1'}"));
-    assert_eq!(told, "pod/p injected\n");
+    let output = says(&pod("p", "annotations: {groupage.dev/app-listen: 'env:HOST=127.0.0.1'}"));
+    assert_eq!(output, "pod/p injected\n");
 }
 
 #[test]

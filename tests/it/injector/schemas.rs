@@ -40,11 +40,11 @@ fn the_output_is_valid_in_every_supported_version_of_kubernetes() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers/schemas.py");
     let out = Command::new(python).arg("-B").arg(script).arg(folder()).args(VERSIONS).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    let told: Value = serde_json::from_slice(&out.stdout).unwrap();
-    let faults: Vec<&str> = told["faults"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let faults: Vec<&str> = report["faults"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
     for version in VERSIONS {
-        let count = |what: &str| told[what][version].as_u64().unwrap();
-        assert!(count("valid") >= OBJECTS_MIN && count("as_it_came") <= AS_THEY_CAME_MAX, "{version}: {told}");
+        let count = |what: &str| report[what][version].as_u64().unwrap();
+        assert!(count("valid") >= OBJECTS_MIN && count("as_it_came") <= AS_THEY_CAME_MAX, "{version}: {report}");
     }
 }

@@ -226,17 +226,17 @@ async fn http_2_reaches_a_server_that_speaks_nothing_else_from_the_first_call_on
     let mut trailers = http::HeaderMap::new();
     trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
     let request = http::Request::post("http://model.example/inference.GRPCInferenceService/ModelInfer");
-    let asked = client.ask(request.header("content-type", "application/grpc").body(full("\0\0\0\0\0")).unwrap());
+    let pending = client.ask(request.header("content-type", "application/grpc").body(full("\0\0\0\0\0")).unwrap());
     let turn = hand.turn().await;
     assert_eq!((turn.head.version, turn.whole.body.as_ref()), (http::Version::HTTP_2, &b"\0\0\0\0\0"[..]));
     turn.answer(http::Response::new(with_trailers("\0\0\0\0\0", trailers)));
-    let (head, whole) = within_timeout(asked).await.unwrap();
+    let (head, whole) = within_timeout(pending).await.unwrap();
     assert_eq!((head.status.as_u16(), whole.trailers.unwrap()["grpc-status"].as_bytes()), (200, &b"0"[..]));
-    let asked = client.ask(http::Request::get("http://model.example/").body(empty()).unwrap());
+    let pending = client.ask(http::Request::get("http://model.example/").body(empty()).unwrap());
     let turn = hand.turn().await;
     assert_eq!(turn.head.version, http::Version::HTTP_2);
     turn.ok("{}");
-    assert_eq!(within_timeout(asked).await.unwrap().0.status, 200);
+    assert_eq!(within_timeout(pending).await.unwrap().0.status, 200);
 }
 
 #[tokio::test]
@@ -262,11 +262,11 @@ async fn one_server_makes_a_process_ready_and_named_ports_all_have_to_have_their
     let proxy = TestProxy::start_captured(&captures, "", &one_slot(&json!({})));
     let metrics = proxy.running.admin.metrics.unwrap();
     let ready = async |status: u16| {
-        let asked = async {
+        let pending = async {
             let mut client = Client::connect(metrics).await.unwrap();
             client.ask(&Outgoing::new("GET", "/readyz", metrics, &Headers::new(), None)).await.status
         };
-        within_timeout(asked).await == Some(status)
+        within_timeout(pending).await == Some(status)
     };
     within_timeout(async { while !ready(200).await {} }).await;
     let named = |ports: &[u16]| one_slot(&json!({"routes": [{"path": "/v1/models/*", "ports": ports}]}));

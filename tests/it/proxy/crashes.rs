@@ -66,9 +66,9 @@ async fn after_three_kills_all_calls_pass_through_and_all_reports_show_it() {
     assert_answer(&within_timeout(client.ask(&binary.predict(1))).await, 200, &predictions(&[1]));
     let mode = &api(&binary, "/api/config").await["mode"];
     assert_eq!((&mode["value"], &mode["source"]), (&json!("Passthrough"), &json!("crashed 3 times in 60 s")));
-    let told = &api(&binary, "/api/scheduler").await["crash_guard"];
-    assert_eq!((&told["crashes"], &told["within_seconds"]), (&json!(3), &json!(60)));
-    assert!((500..=600).contains(&told["ends_in_seconds"].as_u64().unwrap()), "{told}");
+    let crash_guard = &api(&binary, "/api/scheduler").await["crash_guard"];
+    assert_eq!((&crash_guard["crashes"], &crash_guard["within_seconds"]), (&json!(3), &json!(60)));
+    assert!((500..=600).contains(&crash_guard["ends_in_seconds"].as_u64().unwrap()), "{crash_guard}");
     assert!((guard(&binary).await - 1.0).abs() < 0.5);
     let out = std::process::Command::new(env!("CARGO_BIN_EXE_groupage"))
         .args(["explain", "--admin", &binary.admin.to_string()])

@@ -300,8 +300,8 @@ async fn keep_calling(service: Arc<ServiceClients>, client: u64) {
                 return;
             }
             service.served.fetch_add(1, Ordering::Relaxed);
-            let told = values(&answer.headers, "connection").iter().any(|value| *value == b"close");
-            if told || service.over.load(Ordering::Relaxed) {
+            let closes = values(&answer.headers, "connection").iter().any(|value| *value == b"close");
+            if closes || service.over.load(Ordering::Relaxed) {
                 break;
             }
         }

@@ -55,17 +55,17 @@ async fn debug_header_reports_batch_cause_wait_prediction() {
     assert_eq!(turn.instances(), [1, 2, 3]);
     assert!(values(&turn.request.headers, "x-groupage-debug").is_empty());
     turn.echo().await;
-    let mut told = Vec::new();
+    let mut shown = Vec::new();
     for (item, caller) in (1..).zip(callers) {
         let answer = caller.answer().await;
         assert_eq!((answer.status, answer.body), (Some(200), predictions(&[item]).into_bytes()));
         if item == 2 {
             assert!(values(&answer.headers, "server-timing").is_empty(), "the caller did not request it");
         } else {
-            told.push(String::from_utf8(values(&answer.headers, "server-timing")[0].to_vec()).unwrap());
+            shown.push(String::from_utf8(values(&answer.headers, "server-timing")[0].to_vec()).unwrap());
         }
     }
-    for timing in &told {
+    for timing in &shown {
         assert!(
             timing.contains("groupage;desc=\"way=merged batch=")
                 && timing.contains(" items=3 ")
@@ -91,18 +91,18 @@ async fn calls_that_are_unbatched_passed_or_refused_get_the_reason() {
     let answer = caller.answer().await;
     assert_eq!(values(&answer.headers, "server-timing").len(), 2);
     assert_eq!(values(&answer.headers, "server-timing")[0], b"model;dur=3");
-    let told = timing(&answer);
-    assert!(told.contains("groupage;desc=\"way=forwarded batch="), "{told}");
-    assert!(told.ends_with(" items=1 cause=idle reason=header\""), "{told}");
+    let shown = timing(&answer);
+    assert!(shown.contains("groupage;desc=\"way=forwarded batch="), "{shown}");
+    assert!(shown.ends_with(" items=1 cause=idle reason=header\""), "{shown}");
 
     let caller = proxy.call(proxy.request("GET", "/x", &[DEBUG], None));
     let turn = hand.next_request().await;
     assert!(values(&turn.request.headers, "x-groupage-debug").is_empty());
     turn.answer(404, "{}").await;
-    let told = timing(&caller.answer().await);
+    let shown = timing(&caller.answer().await);
     assert!(
-        told.starts_with("upstream;dur=") && told.ends_with("desc=\"way=forwarded reason=not_recognised\""),
-        "{told}"
+        shown.starts_with("upstream;dur=") && shown.ends_with("desc=\"way=forwarded reason=not_recognised\""),
+        "{shown}"
     );
 
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
@@ -126,8 +126,8 @@ async fn calls_that_end_early_are_counted_by_reason_and_against_the_slo() {
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let late = proxy.ask(&debug_call(&proxy, 1)).await;
     assert_failure(&late, 504, "GRP3201", "deadline");
-    let told = timing(&late);
-    assert!(millis(&told, "queue") >= 45.0 && told.ends_with("desc=\"reason=deadline\""), "{told}");
+    let shown = timing(&late);
+    assert!(millis(&shown, "queue") >= 45.0 && shown.ends_with("desc=\"reason=deadline\""), "{shown}");
     turn.echo().await;
     assert_eq!(first.answer().await.status, Some(200));
     proxy.wait_idle().await;
@@ -229,22 +229,22 @@ async fn explain_names_the_header_live_and_reports_the_facts_of_a_log() {
     let log = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(log.path(), binary.access.text()).unwrap();
     let path = log.path().to_str().unwrap().to_owned();
-    let told = printed(&explain(&["--access-log", &path], None).await);
-    assert!(told.starts_with(&format!("8 calls in {path}")), "{told}");
+    let shown = printed(&explain(&["--access-log", &path], None).await);
+    assert!(shown.starts_with(&format!("8 calls in {path}")), "{shown}");
     assert!(
-        told.contains("default (kserve_v1)") && told.contains("calls of 8 merge keys are queued at the same time"),
-        "{told}"
+        shown.contains("default (kserve_v1)") && shown.contains("calls of 8 merge keys are queued at the same time"),
+        "{shown}"
     );
-    assert!(told.contains(expected) && !binary.access.text().contains("secret"), "{told}");
+    assert!(shown.contains(expected) && !binary.access.text().contains("secret"), "{shown}");
     let piped = printed(&explain(&["--access-log", "-"], Some(std::fs::File::open(&path).unwrap())).await);
-    assert_eq!(piped.lines().skip(1).collect::<Vec<_>>(), told.lines().skip(1).collect::<Vec<_>>());
+    assert_eq!(piped.lines().skip(1).collect::<Vec<_>>(), shown.lines().skip(1).collect::<Vec<_>>());
 }
 
 #[tokio::test]
 async fn explain_describes_a_code_and_lists_all_codes() {
-    let told = printed(&explain(&["grp3304"], None).await);
-    assert!(told.starts_with("GRP3304 (`mismatch`, 502): upstream response cannot be split\n"), "{told}");
-    assert!(told.contains("\n  what to do: "), "{told}");
+    let shown = printed(&explain(&["grp3304"], None).await);
+    assert!(shown.starts_with("GRP3304 (`mismatch`, 502): upstream response cannot be split\n"), "{shown}");
+    assert!(shown.contains("\n  what to do: "), "{shown}");
     let found: Value = serde_json::from_str(&printed(&explain(&["GRP1101", "-o", "json"], None).await)).unwrap();
     assert_eq!((&found["code"], &found["status"]), (&json!("GRP1101"), &Value::Null));
     let unknown = explain(&["GRP9999"], None).await;

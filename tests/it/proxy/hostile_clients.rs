@@ -113,7 +113,7 @@ async fn a_connection_that_waits_for_its_answer_is_not_idle() {
     let passes = proxy.call(proxy.request("GET", "/slow", &[], None));
     let slow = hand.next_request().await;
     let h2 = H2Client::connect(proxy.address).await;
-    let asked = h2.ask(http::Request::get("http://h/slow").body(empty()).unwrap());
+    let pending = h2.ask(http::Request::get("http://h/slow").body(empty()).unwrap());
     let other = hand.next_request().await;
     // Other connections exceed every one of these limits meanwhile.
     for _ in 0..3 {
@@ -124,7 +124,7 @@ async fn a_connection_that_waits_for_its_answer_is_not_idle() {
     other.answer(200, "{}").await;
     assert_answer(&caller.answer().await, 200, &predictions(&[0]));
     assert_answer(&passes.answer().await, 200, "{}");
-    assert_eq!(within_timeout(asked).await.unwrap().0.status, 200);
+    assert_eq!(within_timeout(pending).await.unwrap().0.status, 200);
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ async fn streams_travel_side_by_side_before_an_http_1_server_and_reuse_their_con
     let client = H2Client::connect(proxy.address).await;
     let mut used = Vec::new();
     for _ in 0..2 {
-        let asked: Vec<_> = (0..3).map(|n| client.ask(get(&format!("/{n}")))).collect();
+        let pending: Vec<_> = (0..3).map(|n| client.ask(get(&format!("/{n}")))).collect();
         let turns = [hand.next_request().await, hand.next_request().await, hand.next_request().await];
         let mut connections: Vec<usize> = turns.iter().map(|turn| turn.connection).collect();
         connections.sort_unstable();
@@ -28,8 +28,8 @@ async fn streams_travel_side_by_side_before_an_http_1_server_and_reuse_their_con
             let target = turn.request.target.clone();
             turn.answer(200, &target).await;
         }
-        for (n, asked) in asked.into_iter().enumerate() {
-            let (head, whole) = within_timeout(asked).await.unwrap();
+        for (n, pending) in pending.into_iter().enumerate() {
+            let (head, whole) = within_timeout(pending).await.unwrap();
             assert_eq!((head.status.as_u16(), whole.body.as_ref()), (200, format!("/{n}").as_bytes()));
         }
     }
@@ -39,11 +39,11 @@ async fn streams_travel_side_by_side_before_an_http_1_server_and_reuse_their_con
     assert_eq!(once.len(), 3, "one connection for each stream in flight");
     assert_eq!(first, second, "reused within the client connection");
     let other = H2Client::connect(proxy.address).await;
-    let asked = other.ask(get("/"));
+    let pending = other.ask(get("/"));
     let turn = hand.next_request().await;
     assert!(!first.contains(&turn.connection), "and by no other client");
     turn.answer(200, "{}").await;
-    within_timeout(asked).await.unwrap();
+    within_timeout(pending).await.unwrap();
 }
 
 #[tokio::test]
@@ -61,7 +61,7 @@ async fn a_call_becomes_http_1_1_with_host_whole_cookie_and_trailers() {
         .header("x-bytes", HeaderValue::from_bytes(b"\xff").unwrap())
         .body(with_trailers("abc", trailers))
         .unwrap();
-    let asked = client.ask(request);
+    let pending = client.ask(request);
     let mut turn = hand.next_request().await;
     assert_eq!((turn.request.method.as_str(), turn.request.target.as_str()), ("PUT", "/a/../b?q=%20"));
     assert_eq!(header(&turn.request.headers, "host"), "model.example:81", "the authority wins");
@@ -77,7 +77,7 @@ async fn a_call_becomes_http_1_1_with_host_whole_cookie_and_trailers() {
     turn.chunk(b"hi").await;
     turn.send_part(b"0\r\nx-end: bye\r\n\r\n").await;
     turn.finish_response();
-    let (head, whole) = within_timeout(asked).await.unwrap();
+    let (head, whole) = within_timeout(pending).await.unwrap();
     assert_eq!(head.version, Version::HTTP_2);
     let mut names: Vec<&str> = head.headers.keys().map(http::HeaderName::as_str).collect();
     names.sort_unstable();
@@ -105,7 +105,7 @@ async fn a_call_to_an_http_2_server_uses_a_connection_of_its_client_alone() {
             .header("x-many", "2")
             .body(with_trailers("message", trailers))
             .unwrap();
-        let asked = client.ask(request);
+        let pending = client.ask(request);
         let turn = hand.turn().await;
         connections.push(turn.connection);
         assert_eq!(turn.head.version, Version::HTTP_2);
@@ -122,7 +122,7 @@ async fn a_call_to_an_http_2_server_uses_a_connection_of_its_client_alone() {
                 .body(with_trailers("back", trailers))
                 .unwrap(),
         );
-        let (head, whole) = within_timeout(asked).await.unwrap();
+        let (head, whole) = within_timeout(pending).await.unwrap();
         assert_eq!(head.headers.len(), 1, "{:?}", head.headers);
         assert_eq!(
             (whole.body.as_ref(), &whole.trailers.unwrap()["grpc-status"]),
@@ -150,11 +150,11 @@ async fn an_http_1_client_is_served_by_a_server_that_speaks_http_2_only() {
 async fn a_stream_that_its_client_resets_is_given_up_upstream() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let client = H2Client::connect(proxy.address).await;
-    let asked = client.ask(get("/slow"));
+    let pending = client.ask(get("/slow"));
     let mut turn = hand.next_request().await;
     let other = client.ask(get("/other"));
     let another = hand.next_request().await;
-    asked.abort();
+    pending.abort();
     turn.wait_closed().await;
     another.answer(200, "{}").await;
     assert_eq!(within_timeout(other).await.unwrap().0.status, 200, "the connection continues");
@@ -164,13 +164,13 @@ async fn a_stream_that_its_client_resets_is_given_up_upstream() {
 async fn a_head_answer_keeps_its_length_and_an_empty_answer_is_empty() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let client = H2Client::connect(proxy.address).await;
-    let asked = client.ask(Request::head("http://model.example/x").body(empty()).unwrap());
+    let pending = client.ask(Request::head("http://model.example/x").body(empty()).unwrap());
     hand.next_request().await.send_raw(b"HTTP/1.1 200 OK\r\ncontent-length: 42\r\n\r\n").await;
-    let (head, whole) = within_timeout(asked).await.unwrap();
+    let (head, whole) = within_timeout(pending).await.unwrap();
     assert_eq!((&head.headers["content-length"], whole.body.len()), (&HeaderValue::from_static("42"), 0));
-    let asked = client.ask(get("/x"));
+    let pending = client.ask(get("/x"));
     hand.next_request().await.send_raw(b"HTTP/1.1 204 No Content\r\n\r\n").await;
-    let (head, whole) = within_timeout(asked).await.unwrap();
+    let (head, whole) = within_timeout(pending).await.unwrap();
     assert_eq!((head.status.as_u16(), head.headers.len(), whole.body.len()), (204, 0, 0));
 }
 
@@ -192,7 +192,7 @@ async fn a_head_with_too_many_lines_is_refused_and_cookie_pieces_count_as_one() 
         assert_eq!((head.status.as_u16(), whole.body.len()), (431, 0));
     }
     assert_eq!(hand.pending_requests(), 0, "nothing of it is sent");
-    let asked = client.ask(lines("cookie", 150));
+    let pending = client.ask(lines("cookie", 150));
     hand.next_request().await.answer(200, "{}").await;
-    assert_eq!(within_timeout(asked).await.unwrap().0.status.as_u16(), 200);
+    assert_eq!(within_timeout(pending).await.unwrap().0.status.as_u16(), 200);
 }

@@ -42,10 +42,11 @@ async fn predicted(proxy: &TestProxy, calls: u64) -> Value {
 
 async fn wait_predictions(proxy: &TestProxy, calls: u64) -> Value {
     loop {
-        let told = scheduler(proxy).await["predicted"].clone();
-        let left_out: u64 = told["unpredicted"].as_object().into_iter().flatten().filter_map(|(_, n)| n.as_u64()).sum();
-        if told["calls"].as_u64().unwrap_or(0) + left_out >= calls {
-            return told;
+        let report = scheduler(proxy).await["predicted"].clone();
+        let left_out: u64 =
+            report["unpredicted"].as_object().into_iter().flatten().filter_map(|(_, n)| n.as_u64()).sum();
+        if report["calls"].as_u64().unwrap_or(0) + left_out >= calls {
+            return report;
         }
     }
 }
@@ -61,8 +62,8 @@ async fn bytes_pass_as_they_are_both_ways() {
     turn.answer(200, "{\"predictions\" : [ 1.50 ]}").await;
     let answer = caller.answer().await;
     assert_eq!((answer.status, &answer.body[..]), (Some(200), &b"{\"predictions\" : [ 1.50 ]}"[..]));
-    let told = String::from_utf8(values(&answer.headers, "server-timing")[0].to_vec()).unwrap();
-    assert!(told.contains("policy_observe"), "{told}");
+    let report = String::from_utf8(values(&answer.headers, "server-timing")[0].to_vec()).unwrap();
+    assert!(report.contains("policy_observe"), "{report}");
     assert_eq!(proxy.metric(r#"groupage_calls_passed_total{reason="policy_observe"}"#), 1);
 }
 
@@ -81,13 +82,13 @@ async fn calls_are_all_upstream_at_once_and_each_is_counted_once() {
     for (item, caller) in (100..).zip(callers) {
         assert_eq!(caller.answer().await.body, predictions(&[item]).into_bytes());
     }
-    let told = predicted(&proxy, LEARNED + 40).await;
+    let report = predicted(&proxy, LEARNED + 40).await;
     // There are more if a pause of the machine made one of the first calls an outlier, which is not
     // learned from.
-    let unlearned = told["unpredicted"]["unlearned"].as_u64().unwrap();
-    assert!(unlearned >= LEARNED, "{told}");
+    let unlearned = report["unpredicted"]["unlearned"].as_u64().unwrap();
+    assert!(unlearned >= LEARNED, "{report}");
     assert_eq!(proxy.metric(r#"groupage_unpredicted_calls_total{reason="unlearned"}"#), unlearned);
-    assert_eq!(told["calls"], LEARNED + 40 - unlearned);
+    assert_eq!(report["calls"], LEARNED + 40 - unlearned);
     // The real metrics are unchanged: no batch, no slot.
     assert_eq!(proxy.metric("groupage_batch_items_count"), 0);
     assert_eq!(scheduler(&proxy).await["slots"], 0);
@@ -112,14 +113,14 @@ async fn predicted_batches_are_reported() {
         assert_eq!(caller.answer().await.status, Some(200));
     }
     assert_eq!(server.stats().calls, alone + 40, "each is sent alone");
-    let mut told = predicted(&proxy, alone + 40).await;
-    while told["answered"] != told["calls"] {
-        told = scheduler(&proxy).await["predicted"].clone();
+    let mut report = predicted(&proxy, alone + 40).await;
+    while report["answered"] != report["calls"] {
+        report = scheduler(&proxy).await["predicted"].clone();
     }
-    let sent = told["upstream_calls"].as_u64().unwrap();
-    assert!(sent <= 20, "forty at once would have shared: {told}");
-    assert_eq!(told["measured_items"], 1);
-    assert!(told["cost_classes"][0]["path"].as_str().unwrap().ends_with(path), "{told}");
+    let sent = report["upstream_calls"].as_u64().unwrap();
+    assert!(sent <= 20, "forty at once would have shared: {report}");
+    assert_eq!(report["measured_items"], 1);
+    assert!(report["cost_classes"][0]["path"].as_str().unwrap().ends_with(path), "{report}");
     assert_eq!(proxy.metric("groupage_predicted_dispatches_total"), sent);
     assert_eq!(proxy.metric("groupage_predicted_batch_items_count"), sent);
 }
@@ -156,8 +157,8 @@ async fn calls_that_cannot_be_examined_pass_and_are_counted() {
         turn.answer(200, "{}").await;
         assert_eq!(caller.answer().await.status, Some(200));
     }
-    let told = predicted(&proxy, 2).await;
-    assert_eq!(told["unpredicted"], json!({"too_large": 1, "unlearned": 1}), "{told}");
+    let report = predicted(&proxy, 2).await;
+    assert_eq!(report["unpredicted"], json!({"too_large": 1, "unlearned": 1}), "{report}");
     proxy.wait_idle().await;
     assert_eq!(proxy.metric("groupage_buffered_bytes"), 0);
 }
@@ -177,6 +178,6 @@ async fn disconnected_callers_and_failing_servers_are_not_learned_from() {
         }
         proxy.wait_idle().await;
     }
-    let told = predicted(&proxy, 2 * LEARNED).await;
-    assert_eq!((&told["calls"], &told["unpredicted"]), (&json!(0), &json!({"unlearned": 2 * LEARNED})), "{told}");
+    let report = predicted(&proxy, 2 * LEARNED).await;
+    assert_eq!((&report["calls"], &report["unpredicted"]), (&json!(0), &json!({"unlearned": 2 * LEARNED})), "{report}");
 }

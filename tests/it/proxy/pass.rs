@@ -38,14 +38,14 @@ async fn any_method_and_any_path_arrive_as_they_were_written() {
     {
         for target in targets {
             let request = proxy.request(method, target, &[], None);
-            let asked = client.ask(&request);
+            let pending = client.ask(&request);
             let served = async {
                 let turn = hand.next_request().await;
                 assert_eq!((turn.request.method.as_str(), turn.request.target.as_str()), (method, target));
                 assert_eq!(turn.request.body, b"");
                 turn.answer(200, "{}").await;
             };
-            let (answer, ()) = within_timeout(async { tokio::join!(asked, served) }).await;
+            let (answer, ()) = within_timeout(async { tokio::join!(pending, served) }).await;
             assert_answer(&answer, 200, "{}");
         }
     }
@@ -170,14 +170,14 @@ async fn a_head_answer_keeps_the_length_of_the_body_it_does_not_have() {
     let mut client = proxy.client().await;
     for length in ["0", "42", "123456789012"] {
         let request = proxy.request("HEAD", "/x", &[], None);
-        let asked = client.ask(&request);
+        let pending = client.ask(&request);
         let served = async {
             let turn = hand.next_request().await;
             assert_eq!(turn.request.method, "HEAD");
             turn.send_raw(format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\netag: \"e\"\r\n\r\n").as_bytes())
                 .await;
         };
-        let (answer, ()) = within_timeout(async { tokio::join!(asked, served) }).await;
+        let (answer, ()) = within_timeout(async { tokio::join!(pending, served) }).await;
         assert_answer(&answer, 200, "");
         assert_eq!(header(&answer.headers, "content-length"), length);
     }

@@ -116,8 +116,8 @@ async fn a_server_sees_no_preface_until_a_client_speaks_http_2_and_then_one() {
     assert_eq!(prefaces(), 0);
     for _ in 0..3 {
         let client = H2Client::connect(proxy.address).await;
-        let asked = client.ask(Request::get("http://model.example/x").body(full("")).unwrap()).await;
-        assert_eq!(asked.unwrap().0.status, 200);
+        let pending = client.ask(Request::get("http://model.example/x").body(full("")).unwrap()).await;
+        assert_eq!(pending.unwrap().0.status, 200);
     }
     assert_eq!(prefaces(), 1);
 }
@@ -128,11 +128,11 @@ async fn one_probe_finds_out_that_a_server_speaks_http_2() {
     let proxy = TestProxy::start_in_front_of(&hand.url(), json!({"proxy": {"connection": {"http2": "Auto"}}}));
     let client = H2Client::connect(proxy.address).await;
     // The first call that passes through waits for the probe.
-    let asked = client.ask(Request::get("http://model.example/x").body(full("")).unwrap());
+    let pending = client.ask(Request::get("http://model.example/x").body(full("")).unwrap());
     let turn = hand.turn().await;
     assert_eq!(turn.head.version, Version::HTTP_2);
     turn.answer(Response::new(full("{}")));
-    assert_eq!(within_timeout(asked).await.unwrap().0.status, 200);
+    assert_eq!(within_timeout(pending).await.unwrap().0.status, 200);
     // From now on batches use HTTP/2, and calls that pass through keep the version of their client.
     let (first, turn) = {
         let caller = proxy.call(proxy.predict(0));

@@ -138,21 +138,21 @@ impl TlsTunnelEnd {
     /// Starts an end that accepts plain connections and connects with TLS.
     pub(super) async fn start_client_end(to: SocketAddr, name: &str, config: Arc<ClientConfig>) -> Self {
         let name = ServerName::try_from(name.to_owned()).unwrap();
-        Self::start(move |mut plain, told| {
+        Self::start(move |mut plain, results| {
             let (connector, name) = (TlsConnector::from(config.clone()), name.clone());
             async move {
                 let stream = TcpStream::connect(to).await.unwrap();
                 stream.set_nodelay(true).unwrap();
                 match connector.connect(name, stream).await {
                     Ok(mut tls) => {
-                        told.send(Ok(protocol_name(tls.get_ref().1.alpn_protocol()))).await.ok();
+                        results.send(Ok(protocol_name(tls.get_ref().1.alpn_protocol()))).await.ok();
                         // Tests check how the end of one side appears on the other, so an error is
                         // reported.
                         if let Err(error) = copy_bidirectional(&mut plain, &mut tls).await {
-                            told.send(Err(error.to_string())).await.ok();
+                            results.send(Err(error.to_string())).await.ok();
                         }
                     }
-                    Err(error) => _ = told.send(Err(error.to_string())).await,
+                    Err(error) => _ = results.send(Err(error.to_string())).await,
                 }
             }
         })
@@ -163,17 +163,17 @@ impl TlsTunnelEnd {
     pub(super) async fn start_server_end(to: SocketAddr, config: Arc<ServerConfig>) -> Self {
         let config = Arc::new(Mutex::new(config));
         let shown = config.clone();
-        let mut this = Self::start(move |stream, told| {
+        let mut this = Self::start(move |stream, results| {
             let acceptor = TlsAcceptor::from(shown.lock().unwrap().clone());
             async move {
                 match acceptor.accept(stream).await {
                     Ok(mut tls) => {
-                        told.send(Ok(protocol_name(tls.get_ref().1.alpn_protocol()))).await.ok();
+                        results.send(Ok(protocol_name(tls.get_ref().1.alpn_protocol()))).await.ok();
                         let mut plain = TcpStream::connect(to).await.unwrap();
                         plain.set_nodelay(true).unwrap();
                         copy_bidirectional(&mut tls, &mut plain).await.ok();
                     }
-                    Err(error) => _ = told.send(Err(error.to_string())).await,
+                    Err(error) => _ = results.send(Err(error.to_string())).await,
                 }
             }
         })
@@ -192,13 +192,13 @@ impl TlsTunnelEnd {
     ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (told, shaken) = mpsc::channel(1024);
+        let (results, shaken) = mpsc::channel(1024);
         let running = tokio::spawn(async move {
             // Owned by this task, so that the connections end with the listener.
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 stream.set_nodelay(true).unwrap();
-                connections.spawn(carry(stream, told.clone()));
+                connections.spawn(carry(stream, results.clone()));
             }
         });
         Self { address, shaken, config: None, running }

@@ -161,13 +161,13 @@ impl Simulation {
 
     /// Polls until there is no decision. Returns the next wake-up.
     fn poll_until_idle(&mut self, woken: bool) -> Result<Option<Tick>, Violation> {
-        for asked in 0..=self.model.decisions_max() {
+        for decision in 0..=self.model.decisions_max() {
             match self.apply(Event::Poll(self.now))? {
                 CoreResponse::Decided(Decision::Dispatch(batch)) => self.execute(&batch),
                 CoreResponse::Decided(Decision::Abort(batch)) => self.abort(batch),
                 CoreResponse::Decided(Decision::Expire { .. }) => {}
                 CoreResponse::Idle(wakeup) => {
-                    let moved = asked > 0 || self.model.forgave;
+                    let moved = decision > 0 || self.model.forgave;
                     ensure_invariant(InvariantId::WakesLater, !woken || moved, || {
                         format!("woken at {:?} without a reason", self.now)
                     })?;

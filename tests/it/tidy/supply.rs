@@ -247,8 +247,8 @@ fn two_versions_of_a_crate_need_a_reason_and_a_reason_needs_two_versions() {
 
 #[test]
 fn deny_toml_lists_the_same_rules() {
-    let told = read("deny.toml");
+    let rules = read("deny.toml");
     for name in LICENCES.iter().chain(BANNED.iter().map(|(name, _)| name)) {
-        assert!(told.contains(&format!("\"{name}\"")), "deny.toml does not have {name}");
+        assert!(rules.contains(&format!("\"{name}\"")), "deny.toml does not have {name}");
     }
 }

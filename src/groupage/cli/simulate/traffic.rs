@@ -215,8 +215,8 @@ mod tests {
 
     #[test]
     fn a_broken_line_is_named() {
-        let told = parse("\n{\"time_us\": 1}\n").unwrap_err();
-        assert!(told.starts_with("line 2: "), "{told}");
+        let error = parse("\n{\"time_us\": 1}\n").unwrap_err();
+        assert!(error.starts_with("line 2: "), "{error}");
         assert_eq!(parse(""), Err("it contains no call".to_owned()));
     }
 }

@@ -168,7 +168,7 @@ fn record_request(
     query: &str,
 ) -> bool {
     let forbidden = !rules::allow(verb, resource, name) && !api.0.users.load(Ordering::Relaxed);
-    let asked = RecordedRequest {
+    let request = RecordedRequest {
         verb,
         resource: resource.to_owned(),
         namespace: namespace.to_owned(),
@@ -176,7 +176,7 @@ fn record_request(
         query: query.to_owned(),
         forbidden,
     };
-    api.0.asked.lock().unwrap_or_else(PoisonError::into_inner).push(asked);
+    api.0.requests.lock().unwrap_or_else(PoisonError::into_inner).push(request);
     api.notify_change();
     forbidden
 }

@@ -301,7 +301,7 @@ impl Store {
 
     /// Returns the events that a watch on a selection receives after a version.
     pub(super) fn since(&self, version: u64, resource: &str, selection: &Selection) -> Vec<(u64, &'static str, Value)> {
-        let told = |logged: &HistoryEntry| {
+        let to_event = |logged: &HistoryEntry| {
             let was = logged.before.as_ref().filter(|object| selection.matches(object));
             let is = logged.after.as_ref().filter(|object| selection.matches(object));
             let (word, object) = match (was, is) {
@@ -319,7 +319,7 @@ impl Store {
         self.log
             .iter()
             .filter(|logged| logged.version > version && logged.resource == resource)
-            .filter_map(told)
+            .filter_map(to_event)
             .collect()
     }
 }

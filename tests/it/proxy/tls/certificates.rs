@@ -55,9 +55,9 @@ async fn certificates_that_change_are_shown_to_the_next_client_and_no_call_is_lo
     let mut after = TlsTunnelEnd::start_client_end(proxy.address, "localhost", new.client(BOTH, None)).await;
     let next = H2Client::connect(after.address).await;
     for (client, item) in [(&h2, 2), (&next, 3)] {
-        let asked = client.ask(h2_predict(item));
+        let pending = client.ask(h2_predict(item));
         hand.next_request().await.echo().await;
-        assert_eq!(within_timeout(asked).await.unwrap().1.body, predictions(&[item]));
+        assert_eq!(within_timeout(pending).await.unwrap().1.body, predictions(&[item]));
     }
     assert!(after.next_handshake().await.is_ok());
     // A pair that does not match, a file without a certificate, and one without a key: the previous
@@ -75,9 +75,9 @@ async fn certificates_that_change_are_shown_to_the_next_client_and_no_call_is_lo
         let mut still = TlsTunnelEnd::start_client_end(proxy.address, "localhost", new.client(BOTH, None)).await;
         let client = H2Client::connect(still.address).await;
         assert!(still.next_handshake().await.is_ok(), "{version}");
-        let asked = client.ask(h2_predict(4));
+        let pending = client.ask(h2_predict(4));
         hand.next_request().await.echo().await;
-        assert_eq!(within_timeout(asked).await.unwrap().0.status, 200);
+        assert_eq!(within_timeout(pending).await.unwrap().0.status, 200);
     }
     publish(dir.path(), "..6", &[("tls.crt", &first.cert), ("tls.key", &first.key)]);
     until_metric(&proxy, applied, 2).await;

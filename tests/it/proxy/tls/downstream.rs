@@ -26,11 +26,11 @@ async fn calls_through_tls_share_a_batch_across_http_versions_and_get_their_own_
     assert_eq!(one.next_handshake().await.unwrap().as_deref(), Some("http/1.1"));
     let h2 = H2Client::connect(two.address).await;
     let mut callers = Vec::new();
-    let mut asked = Vec::new();
+    let mut pending = Vec::new();
     for item in [1, 2] {
         callers.extend(proxy.queue([predict(&proxy, item)]).await);
         let before = count(&proxy.stats().items_accepted);
-        asked.push(h2.ask(h2_predict(10 + item)));
+        pending.push(h2.ask(h2_predict(10 + item)));
         proxy.wait_until(|stats| count(&stats.items_accepted) > before).await;
     }
     assert_eq!(two.next_handshake().await.unwrap().as_deref(), Some("h2"), "the better one of both");
@@ -42,18 +42,18 @@ async fn calls_through_tls_share_a_batch_across_http_versions_and_get_their_own_
     for (item, caller) in [1, 2].into_iter().zip(callers) {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
-    for (item, asked) in [11, 12].into_iter().zip(asked) {
-        let (head, whole) = within_timeout(asked).await.unwrap();
+    for (item, pending) in [11, 12].into_iter().zip(pending) {
+        let (head, whole) = within_timeout(pending).await.unwrap();
         assert_eq!((head.status.as_u16(), whole.body.as_ref()), (200, predictions(&[item]).as_bytes()));
     }
     // A call that is not merged passes through unchanged in both directions, even if it is larger
     // than TLS processes at once.
     let large = "x".repeat(300_000);
-    let asked = proxy.call(proxy.post("/echo", &[], &large));
+    let pending = proxy.call(proxy.post("/echo", &[], &large));
     let turn = hand.next_request().await;
     assert_eq!(turn.request.body, large.as_bytes());
     turn.answer(200, &large).await;
-    assert_answer(&asked.answer().await, 200, &large);
+    assert_answer(&pending.answer().await, 200, &large);
     assert!(proxy.metric(r#"groupage_tls_certificate_expiry_seconds{side="callers"}"#) > 1_700_000_000);
 }
 
@@ -173,9 +173,9 @@ async fn a_captured_port_relays_tls_unless_it_has_certificates_of_its_own() {
     let tunnel = TlsTunnelEnd::start_client_end(arrive, "localhost", authority.client(HTTP1, None)).await;
     let mut through = proxy;
     through.address = tunnel.address;
-    let asked = through.call(predict(&through, 1));
+    let pending = through.call(predict(&through, 1));
     hand.next_request().await.echo().await;
-    assert_answer(&asked.answer().await, 200, &predictions(&[1]));
+    assert_answer(&pending.answer().await, 200, &predictions(&[1]));
     assert_eq!(through.metric(r#"groupage_connections_relayed_total{reason="not_http"}"#), 1);
 
     // The sidecar has certificates, and the application speaks plain HTTP: calls inside TLS are

@@ -32,11 +32,11 @@ async fn batches_and_passed_calls_go_to_an_https_upstream() {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
     let large = "x".repeat(300_000);
-    let asked = proxy.call(proxy.post("/echo", &[("host", "model.example")], &large));
+    let pending = proxy.call(proxy.post("/echo", &[("host", "model.example")], &large));
     let turn = hand.next_request().await;
     assert_eq!((turn.request.target.as_str(), turn.request.body.len()), ("/echo", large.len()));
     turn.answer(200, &large).await;
-    assert_answer(&asked.answer().await, 200, &large);
+    assert_answer(&pending.answer().await, 200, &large);
     // The tests set `http2: Never`, which overrides the preference of the server.
     while let Ok(shaken) = server.shaken.try_recv() {
         assert_eq!(shaken.unwrap().as_deref(), Some("http/1.1"));
@@ -134,11 +134,11 @@ async fn the_server_selects_the_http_version_inside_tls() {
             // the call is forwarded.
             server.set_config(local_certificate(&behind.authority).server(HTTP1, None));
             let client = H2Client::connect(proxy.address).await;
-            let asked = client.ask(Request::get("http://model.example/elsewhere").body(empty()).unwrap());
+            let pending = client.ask(Request::get("http://model.example/elsewhere").body(empty()).unwrap());
             let turn = hand.turn().await;
             assert_eq!(turn.head.version, Version::HTTP_11);
             turn.ok("{}");
-            assert_eq!(within_timeout(asked).await.unwrap().0.status, 200);
+            assert_eq!(within_timeout(pending).await.unwrap().0.status, 200);
         }
     }
 }
@@ -162,9 +162,9 @@ async fn a_server_with_another_name_or_authority_gets_no_call_and_the_caller_a_5
     // The server's own name, configured separately from the host.
     let mut hand = hand;
     let proxy = behind.proxy(&server, &json!({"proxy": {"upstreamTls": {"serverName": "localhost"}}}));
-    let asked = proxy.call(proxy.predict(1));
+    let pending = proxy.call(proxy.predict(1));
     hand.next_request().await.echo().await;
-    assert_answer(&asked.answer().await, 200, &predictions(&[1]));
+    assert_answer(&pending.answer().await, 200, &predictions(&[1]));
 }
 
 #[tokio::test]
@@ -192,7 +192,7 @@ async fn an_upstream_that_wants_a_certificate_gets_ours_and_files_that_change_ar
         fs::rename(&beside, path).unwrap();
     }
     until_metric(&proxy, applied, 1).await;
-    let asked = proxy.call(proxy.predict(1));
+    let pending = proxy.call(proxy.predict(1));
     hand.next_request().await.echo().await;
-    assert_answer(&asked.answer().await, 200, &predictions(&[1]));
+    assert_answer(&pending.answer().await, 200, &predictions(&[1]));
 }

@@ -32,7 +32,7 @@ fn a_plain_scenario_has_an_exact_curve() {
 #[test]
 fn an_error_contains_its_line_or_its_scenario() {
     let with = |more: &str| format!("scenarios:\n- name: x\n  upstream: {{curve: 'affine:4ms+0.25ms'}}\n{more}\n");
-    for (text, told) in [
+    for (text, expected) in [
         (with("  arrivals: [{poisson: 1000}]\n  sloo: 5ms"), "line 5"),
         (with("  arrivals: [{poisson: 1000}]\n  slo: 5 parsecs"), "line 5"),
         (with("  arrivals: [{poisson: 1000, clients: {count: 2, think: 1ms}}]"), "\"x\""),
@@ -45,6 +45,6 @@ fn an_error_contains_its_line_or_its_scenario() {
         ("scenarios:\n- name: x\n  upstream: {curve: 'line'}\n  arrivals: []".to_owned(), "not a curve"),
     ] {
         let error = parse(&text).unwrap_err();
-        assert!(error.contains(told), "{text}\n{error}");
+        assert!(error.contains(expected), "{text}\n{error}");
     }
 }

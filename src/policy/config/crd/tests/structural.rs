@@ -202,6 +202,6 @@ fn every_rule_has_a_plain_message_and_a_bounded_cost() {
         assert!(!message.ends_with('.') && !message.contains('\n') && message.len() <= 2_048, "{path}: {message}");
         assert!(!message.starts_with(|c: char| c.is_uppercase()) || message.starts_with("In and"), "{path}: {message}");
         // In nested lists the factor is at most the length of the list of routes, once.
-        assert!(times <= 256, "{path}: asked {times} times");
+        assert!(times <= 256, "{path}: called {times} times");
     }
 }
