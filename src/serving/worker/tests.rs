@@ -1,4 +1,4 @@
-use groupage_engine::{OutputKind, PackedBatch, SequenceOutput};
+use groupage_engine::{Executor, OutputKind, PackedBatch, SequenceOutput};
 
 use super::*;
 use crate::tests::{FakeExecutor, TestModel};
