@@ -206,9 +206,9 @@ async fn without_memory_for_its_tokens_a_call_is_tokenised_when_it_is_executed()
 async fn members_whose_responses_do_not_fit_together_are_executed_one_after_the_other() {
     let model = TestModel::embedding();
     let mut parts = parts();
-    // Room for 49,152 bytes of responses. 32 tokens of 48 numbers take 24,576 bytes, and their texts
-    // more.
-    parts.buffers = BufferBudget::new(64 << 10, parts.clock);
+    // Room for one response: 32 tokens of 48 numbers take 24,576 bytes, and their text takes more. A
+    // single response may use three quarters.
+    parts.buffers = BufferBudget::new(48 << 10, parts.clock);
     let (buffers, executor) = (parts.buffers.clone(), FakeExecutor::new(10_000));
     let batches = executor.batches.clone();
     let load = || Ok::<Box<dyn Executor>, LoadError>(Box::new(executor));

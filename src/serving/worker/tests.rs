@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use groupage_engine::{BATCHES_MAX, BatchPipeline, OutputKind, PackedBatch, SequenceOutput};
+use groupage_engine::{BATCHES_MAX, BatchPipeline, Executor, OutputKind, PackedBatch, SequenceOutput};
 
 use super::*;
 use crate::tests::{FakeExecutor, TestModel};
