@@ -44,7 +44,8 @@ pub(super) fn select(pod: &Value, objects: &[Value], requested: &[PortRef]) -> R
         );
         // Clients of a headless Service may call the engine or the application: only the user knows.
         let headless = referrers::headless_ports(pod, objects).into_iter();
-        let unknown = headless.filter(|(_, number)| is_free(number) && !numbers.contains(number));
+        let (taken, _) = of_other_containers(pod);
+        let unknown = headless.filter(|(_, number)| !taken.contains(number) && !numbers.contains(number));
         warnings.extend(unknown.map(|(service, number)| {
             format!("clients of the headless {service} connect to port {number}, on which the engine does not listen: if they call it, list its ports in groupage.dev/ports, otherwise declare the port in its container")
         }));
