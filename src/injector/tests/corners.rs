@@ -241,3 +241,21 @@ fn a_policy_of_cilium_for_the_whole_cluster_counts_but_for_another_namespaces() 
         assert_eq!(warned, counts, "{selector}");
     }
 }
+
+#[test]
+fn the_name_of_an_engine_does_not_resolve_before_kubernetes_1_33() {
+    let mut pod = pod();
+    pod["spec"] = json!({"volumes": [{"name": "v", "emptyDir": {}}], "containers": [{"name": "app", "image": "app"}]});
+    for (key, value) in [("engine", "m"), ("engine-volume", "v"), ("native-sidecar", "Always")] {
+        pod["metadata"]["annotations"][format!("groupage.dev/{key}")] = json!(value);
+    }
+    let names = |context: &InjectionContext| {
+        let InjectionOutcome::Injected(injected) = inject(&pod, context) else { panic!("the pod has a model") };
+        let status = injected.pod["metadata"]["annotations"][crate::STATUS].as_str().unwrap().to_owned();
+        assert!(injected.pod["spec"]["containers"][0]["lifecycle"]["preStop"].is_object(), "every container drains it");
+        let is_warned = injected.report.warnings.iter().any(|line| line.contains("port name http"));
+        (status.contains(r#""names":["http"]"#), is_warned)
+    };
+    assert_eq!(names(&context()), (true, false));
+    assert_eq!(names(&InjectionContext { supports_native_sidecars: false, ..context() }), (false, true));
+}
