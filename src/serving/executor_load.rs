@@ -75,14 +75,14 @@ impl fmt::Debug for LoadedExecutor {
 ///
 /// # Errors
 /// No allowed executor can be created.
-pub fn load_executor(model: &ServedModel, settings: ExecutorSettings) -> Result<LoadedExecutor, ExecutorLoadError> {
+pub fn load_executor(model: &ServedModel, settings: &ExecutorSettings) -> Result<LoadedExecutor, ExecutorLoadError> {
     load_with(model, settings, open_gpu_executor)
 }
 
 /// As [`load_executor`], with the function that creates an executor on a GPU.
 fn load_with(
     model: &ServedModel,
-    settings: ExecutorSettings,
+    settings: &ExecutorSettings,
     open_gpu: impl Fn(&Model, usize, Option<&Path>, CudaOptions) -> Result<Box<dyn Executor>, CudaLoadError>,
 ) -> Result<LoadedExecutor, ExecutorLoadError> {
     let (executor, refusal) = match settings.device {
@@ -170,10 +170,10 @@ mod tests {
         };
         let kernel_cache = Some(PathBuf::from("/state/kernels"));
         let cached = ExecutorSettings { kernel_cache: kernel_cache.clone(), ..GPU };
-        assert_eq!(kernels(load_with(&model.served, cached, open)).unwrap(), "fake");
+        assert_eq!(kernels(load_with(&model.served, &cached, open)).unwrap(), "fake");
         assert_eq!(*opened.borrow(), [(3, 16_384, MemoryLimit::Bytes(1000), kernel_cache)]);
         let cpu = ExecutorSettings { device: DeviceChoice::Cpu, ..GPU };
-        assert!(kernels(load_with(&model.served, cpu, open)).unwrap().starts_with("CPU, "));
+        assert!(kernels(load_with(&model.served, &cpu, open)).unwrap().starts_with("CPU, "));
         assert_eq!(opened.borrow().len(), 1, "no GPU is opened for the CPU");
     }
 
@@ -181,11 +181,11 @@ mod tests {
     fn a_model_that_a_gpu_cannot_execute_is_executed_on_the_cpu_unless_the_gpu_is_required() {
         let model = TestModel::embedding();
         let open = |_: &Model, _, _: Option<&Path>, _| Err(shortage(0));
-        let loaded = load_with(&model.served, GPU, open).unwrap();
+        let loaded = load_with(&model.served, &GPU, open).unwrap();
         assert_eq!(loaded.refusal, Some(shortage(0)));
         assert!(kernels(Ok(loaded)).unwrap().starts_with("CPU, "));
         let required = ExecutorSettings { is_device_required: true, ..GPU };
-        let error = kernels(load_with(&model.served, required, open)).unwrap_err();
+        let error = kernels(load_with(&model.served, &required, open)).unwrap_err();
         assert_eq!(error, ExecutorLoadError::Gpu(shortage(0)));
         assert!(error.to_string().starts_with("the GPU is required and cannot be used: 1 MiB of weights"), "{error}");
     }
@@ -197,7 +197,7 @@ mod tests {
             0..=4096 => Ok(fake(options.tokens_max)),
             _ => Err(shortage(4096)),
         };
-        let loaded = load_with(&model.served, ExecutorSettings { is_device_required: true, ..GPU }, open).unwrap();
+        let loaded = load_with(&model.served, &ExecutorSettings { is_device_required: true, ..GPU }, open).unwrap();
         assert_eq!((loaded.executor.report().tokens_max, loaded.refusal), (4096, None));
     }
 
@@ -208,8 +208,8 @@ mod tests {
             let executor: Box<dyn Executor> = Box::new(FakeExecutor::new(options.tokens_max).batch_dependent());
             Ok(executor)
         };
-        let error = kernels(load_with(&model.served, GPU, open)).unwrap_err();
+        let error = kernels(load_with(&model.served, &GPU, open)).unwrap_err();
         assert_eq!(error, ExecutorLoadError::BatchDependent { kernels: "fake".to_owned() });
-        kernels(load_with(&model.served, ExecutorSettings { batch_invariant: false, ..GPU }, open)).unwrap();
+        kernels(load_with(&model.served, &ExecutorSettings { batch_invariant: false, ..GPU }, open)).unwrap();
     }
 }

@@ -99,7 +99,7 @@ impl EngineServer {
     /// The system provides no thread.
     pub fn start(model: Arc<ServedModel>, settings: ExecutorSettings, parts: EngineParts) -> std::io::Result<Self> {
         let loaded = model.clone();
-        Self::start_with(model, parts, move || load_executor(&loaded, settings))
+        Self::start_with(model, parts, move || load_executor(&loaded, &settings))
     }
 
     /// Starts the server with any executor, which `load` creates.

@@ -1,10 +1,10 @@
 //! The unmodified `curl` against the routes of TEI and OpenAI, with answers compared with values of
 //! the `transformers` library (`src/engine/tests/goldens.py`).
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use groupage::testkit::report_skipped;
 use serde_json::{Value, json};
 
 use super::process::EngineProcess;
@@ -33,11 +33,6 @@ fn minilm() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Writes directly, because the test harness discards the captured output of tests that pass.
-fn report_skipped(reason: &str) {
-    writeln!(std::io::stderr(), "SKIPPED: {reason}").unwrap();
-}
-
 /// Sends a call with `curl`, as a user types it. Returns the status and the body.
 fn curl(process: &EngineProcess, path: &str, body: Option<&Value>) -> (u16, Value) {
     let mut command = Command::new("curl");
@@ -53,8 +48,8 @@ fn curl(process: &EngineProcess, path: &str, body: Option<&Value>) -> (u16, Valu
     (status.parse().unwrap(), serde_json::from_str(answer).unwrap_or(Value::Null))
 }
 
-fn post(process: &EngineProcess, path: &str, body: Value) -> Value {
-    let (status, answer) = curl(process, path, Some(&body));
+fn post(process: &EngineProcess, path: &str, body: &Value) -> Value {
+    let (status, answer) = curl(process, path, Some(body));
     assert_eq!(status, 200, "{path} {body}: {answer}");
     answer
 }
@@ -91,18 +86,18 @@ async fn embeddings_are_those_of_transformers() {
     for case in &cases {
         let (text, pooled) = (&case["text"], numbers(&case["pooled"]));
         let name = text.to_string();
-        assert_close(&name, &post(&process, "/embed", json!({"inputs": text}))[0], &unit(&pooled));
-        assert_close(&name, &post(&process, "/", json!({"inputs": [text]}))[0], &unit(&pooled));
-        let raw = post(&process, "/embed", json!({"inputs": text, "normalize": false, "truncate": true}));
+        assert_close(&name, &post(&process, "/embed", &json!({"inputs": text}))[0], &unit(&pooled));
+        assert_close(&name, &post(&process, "/", &json!({"inputs": [text]}))[0], &unit(&pooled));
+        let raw = post(&process, "/embed", &json!({"inputs": text, "normalize": false, "truncate": true}));
         assert_close(&name, &raw[0], &pooled);
-        let openai = post(&process, "/v1/embeddings", json!({"model": "bert", "input": text}));
+        let openai = post(&process, "/v1/embeddings", &json!({"model": "bert", "input": text}));
         assert_close(&name, &openai["data"][0]["embedding"], &unit(&pooled));
         let ids = case["ids"].as_array().unwrap();
         assert_eq!(openai["usage"]["prompt_tokens"].as_u64(), Some(ids.len() as u64), "{name}");
-        let states = post(&process, "/embed_all", json!({"inputs": text}));
+        let states = post(&process, "/embed_all", &json!({"inputs": text}));
         assert_eq!(states[0].as_array().unwrap().len(), ids.len(), "{name}: a row for each token");
         assert_close(&name, states[0].as_array().unwrap().last().unwrap(), &numbers(&case["last_state"]));
-        let tokens = post(&process, "/tokenize", json!({"inputs": text}));
+        let tokens = post(&process, "/tokenize", &json!({"inputs": text}));
         let listed: Vec<&Value> = tokens[0].as_array().unwrap().iter().map(|token| &token["id"]).collect();
         assert_eq!(listed, ids.iter().collect::<Vec<_>>(), "{name}");
     }
@@ -110,13 +105,13 @@ async fn embeddings_are_those_of_transformers() {
     let similarity = post(
         &process,
         "/similarity",
-        json!({"inputs": {"source_sentence": texts[0], "sentences": [texts[2], texts[0]]}}),
+        &json!({"inputs": {"source_sentence": texts[0], "sentences": [texts[2], texts[0]]}}),
     );
     let [first, third] = [0, 2].map(|case| unit(&numbers(&cases[case]["pooled"])));
     let cosine = first.iter().zip(&third).map(|(one, other)| one * other).sum::<f64>();
     assert_close("similarity", &similarity, &[cosine, 1.0]);
     // The tokenizer of this model has no decoder, which would join the pieces of a word.
-    assert_eq!(post(&process, "/decode", json!({"ids": cases[2]["ids"]})), json!(["a man eat ##s"]));
+    assert_eq!(post(&process, "/decode", &json!({"ids": cases[2]["ids"]})), json!(["a man eat ##s"]));
     assert_eq!(curl(&process, "/health", None).0, 200);
     assert_eq!(curl(&process, "/info", None).1["model_type"]["embedding"]["pooling"], "mean");
 }
@@ -128,9 +123,9 @@ async fn a_text_that_is_too_long_is_cut_or_refused_as_the_call_states() {
     }
     let process = EngineProcess::start("bert", None).await;
     let long = "fox ".repeat(100);
-    let cut = post(&process, "/embed", json!({"inputs": long}));
-    assert_eq!(cut, post(&process, "/embed", json!({"inputs": long, "truncate": true})));
-    assert_eq!(post(&process, "/v1/embeddings", json!({"input": long}))["usage"]["total_tokens"], 32);
+    let cut = post(&process, "/embed", &json!({"inputs": long}));
+    assert_eq!(cut, post(&process, "/embed", &json!({"inputs": long, "truncate": true})));
+    assert_eq!(post(&process, "/v1/embeddings", &json!({"input": long}))["usage"]["total_tokens"], 32);
     let (status, error) = curl(&process, "/embed", Some(&json!({"inputs": long, "truncate": false})));
     assert_eq!((status, &error["error_type"]), (413, &json!("Validation")), "{error}");
 }
@@ -145,12 +140,12 @@ async fn scores_are_those_of_transformers() {
     for case in goldens("bert-rerank/expected.json").iter().filter(|case| !case["pair"].is_null()) {
         let body = json!({"query": case["text"], "texts": [case["pair"]], "raw_scores": true});
         for path in ["/rerank", "/invocations"] {
-            let ranks = post(&reranker, path, body.clone());
+            let ranks = post(&reranker, path, &body);
             assert_close("rerank", &json!([ranks[0]["score"]]), &numbers(&case["logits"]));
         }
         let sigmoid = 1.0 / (1.0 + (-case["logits"][0].as_f64().unwrap()).exp());
         let body = json!({"model": "any", "query": case["text"], "documents": [case["pair"]]});
-        let ranked = post(&reranker, "/v1/rerank", body);
+        let ranked = post(&reranker, "/v1/rerank", &body);
         assert_close("documents", &json!([ranked["results"][0]["relevance_score"]]), &[sigmoid]);
     }
     for case in &goldens("distilbert-classify/expected.json") {
@@ -158,7 +153,7 @@ async fn scores_are_those_of_transformers() {
             Value::Null => case["text"].clone(),
             pair => json!([[case["text"], pair]]),
         };
-        let answer = post(&classifier, "/predict", json!({"inputs": input, "raw_scores": true}));
+        let answer = post(&classifier, "/predict", &json!({"inputs": input, "raw_scores": true}));
         let predictions = if case["pair"].is_null() { &answer } else { &answer[0] };
         let found: Vec<f64> =
             predictions.as_array().unwrap().iter().map(|one| one["score"].as_f64().unwrap()).collect();
@@ -175,8 +170,8 @@ async fn embeddings_of_minilm_are_those_of_transformers() {
     for case in &goldens("minilm.json") {
         let expected = numbers(&case["embedding"]);
         let name = case["text"].to_string();
-        assert_close(&name, &post(&process, "/embed", json!({"inputs": case["text"]}))[0], &expected);
-        let openai = post(&process, "/v1/embeddings", json!({"model": "any", "input": [case["text"]]}));
+        assert_close(&name, &post(&process, "/embed", &json!({"inputs": case["text"]}))[0], &expected);
+        let openai = post(&process, "/v1/embeddings", &json!({"model": "any", "input": [case["text"]]}));
         assert_close(&name, &openai["data"][0]["embedding"], &expected);
         assert_eq!(openai["usage"]["prompt_tokens"], case["tokens"], "{name}");
     }

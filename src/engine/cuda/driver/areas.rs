@@ -75,13 +75,12 @@ impl CopyAreas {
     ) -> Result<(), DeviceError> {
         let StagedBytes { area, from, bytes } = staged;
         let CopyArea { copied, released, .. } = area.pick(self.areas.each_mut());
-        // SAFETY: the events and the streams exist. Both regions have room for the bytes, and they
-        // do not overlap.
-        unsafe {
-            check(STAGE, result::stream::wait_event(kernels, copied.0, WAIT_FLAGS))?;
-            check(STAGE, result::memcpy_dtod_async(to.0, from.0, bytes, kernels))?;
-            check(STAGE, result::event::record(released.0, kernels))
-        }
+        // SAFETY: the event and the stream exist.
+        check(STAGE, unsafe { result::stream::wait_event(kernels, copied.0, WAIT_FLAGS) })?;
+        // SAFETY: both regions have room for the bytes, and they do not overlap.
+        check(STAGE, unsafe { result::memcpy_dtod_async(to.0, from.0, bytes, kernels) })?;
+        // SAFETY: the event and the stream exist.
+        check(STAGE, unsafe { result::event::record(released.0, kernels) })
     }
 }
 

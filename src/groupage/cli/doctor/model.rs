@@ -46,7 +46,7 @@ pub(super) fn inspect(inspection: Inspection<'_>) -> Result<Vec<(&'static str, R
     let Inspection { model, device, memory } = inspection;
     let served = ServedModel::new(Model::open(model)?, 0);
     let choice = choose_executor(&EngineConfig { device, ..EngineConfig::new(model) })?;
-    let LoadedExecutor { mut executor, refusal } = load_executor(&served, choice.settings.clone())?;
+    let LoadedExecutor { mut executor, refusal } = load_executor(&served, &choice.settings)?;
     let sample_tokens = execute_sample(served.model(), &mut *executor)?;
     let gpu = chosen_gpu(&choice).filter(|_| refusal.is_none());
     let mut device = device_lines(&choice);
