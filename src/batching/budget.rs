@@ -2,9 +2,10 @@
 //!
 //! Upstream calls, batches and replays together, stay within the number of client calls plus a
 //! share of it plus a small rate, so the proxy cannot amplify the clients' load. Calls are counted
-//! over ten seconds in one-second buckets, so a burst is paid back within that time. The oldest
-//! second, which has half left the window, still counts for replays but no longer for client calls:
-//! the bound therefore holds over any ten seconds, not only over those that start with a bucket.
+//! over ten seconds in one-second buckets, so a burst is paid back within that time. The second at
+//! the edge of the window counts in full for replays, and not at all for client calls: the bound
+//! therefore holds over any ten seconds, not only over those that start with a bucket. The one
+//! unbatched retry of each member is counted too, but never refused.
 //! First sends are paid for by their own calls, which are counted at the same instant; if they were
 //! counted for longer than those, a burst would suspend merging ten seconds later.
 

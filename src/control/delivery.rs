@@ -6,7 +6,8 @@
 //! epoch (one process of the sidecar), and the controller acknowledges the last number in `Ping`.
 //! At most one report is in flight: until it is acknowledged, counts accumulate for the next one,
 //! and after a reconnect the same bytes are sent again under the same number. The controller
-//! accepts each number once.
+//! accepts each number once. A peer that does not acknowledge gets everything once
+//! (`assume_delivered`). Events are bounded: the oldest are dropped and counted.
 //!
 //! Cumulative counters would need no acknowledgement. However, every frame would then carry all
 //! counts since the start, the controller would keep the last state of every pod, and a new leader,

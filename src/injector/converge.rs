@@ -4,7 +4,8 @@
 //! defaults, a mesh rewrites the probes, a registry mirror replaces the image, another webhook adds
 //! proxy variables. They do not run again after the injector. So a field with the same desired
 //! value as in the earlier pass keeps its current value, whatever it is. A field with another
-//! desired value is written, and foreign entries of its lists are kept.
+//! desired value is written, and one that is no longer desired is removed. Foreign entries are kept
+//! in `env` and `volumeMounts` only.
 
 use std::collections::BTreeMap;
 

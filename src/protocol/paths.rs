@@ -7,7 +7,7 @@ use crate::v2;
 /// Last step of the paths of reranking: `OpenAI`-compatible servers, TEI, Cohere.
 const RERANKING: &str = "/rerank";
 
-/// Kind of a path whose calls are never merged.
+/// Kind of a path with calls that are never merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnmergedPath {
     /// Reranking of documents by one query.

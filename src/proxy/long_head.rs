@@ -1,4 +1,4 @@
-//! Buffers the rest of a long HTTP/1 head until it is complete.
+//! Buffers the rest of a long HTTP/1 head until it may be complete, which hyper then decides.
 //!
 //! hyper searches for the end of a head byte by byte (`is_complete_fast` in its `proto::h1::role`),
 //! which was 60 % of the cost of heads that never end. The rest of a long head is searched here

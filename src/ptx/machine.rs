@@ -1,4 +1,5 @@
-//! Execution of a grid: blocks one after another, and the warps of a block from barrier to barrier.
+//! Execution of a grid: blocks one after another, and the warps of a block from barrier to barrier,
+//! in random orders and up to a limit of instructions.
 
 use groupage_batching::rng::SplitMix64;
 

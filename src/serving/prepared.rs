@@ -53,7 +53,7 @@ impl PreparedCall {
         Self { memory: Some(memory), ..Self::new(Vec::new(), move |_| Ok(body)) }
     }
 
-    /// Returns the call, whose response needs at most this memory.
+    /// Returns the call with a response that needs at most this memory.
     pub(crate) fn with_response_bytes(self, response_bytes: usize) -> Self {
         Self { response_bytes, ..self }
     }

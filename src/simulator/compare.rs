@@ -86,7 +86,7 @@ pub fn best_window(scenario: &Scenario, seeds: u64) -> Option<PolicyFigures> {
     Some(PolicyFigures::new(format!("best {best}"), scenario, &runs))
 }
 
-/// Returns the calls whose figures are shown.
+/// Returns the calls with figures that are shown.
 #[must_use]
 pub fn shown_calls(scenario: &Scenario) -> CallFilter {
     let from = if scenario.horizon >= SETTLED_MIN { SHOWN_FROM } else { Tick::default() };

@@ -1,4 +1,4 @@
-//! Reading of `tokenizer.json` files, once for all that name them.
+//! Reading of `tokenizer.json` files: once while any route uses the file, and it is unchanged.
 
 use std::fs::{File, Metadata};
 use std::io::Read;

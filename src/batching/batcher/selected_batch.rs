@@ -20,7 +20,7 @@ pub(super) enum MemberChoice {
     Chosen,
 }
 
-/// A selected batch, whose calls are queued until they are taken.
+/// A selected batch. Its calls are queued until they are taken.
 #[derive(Debug)]
 pub(super) struct SelectedBatch {
     pub(super) key: KeyId,

@@ -97,7 +97,7 @@ impl<D: GpuDevice> CudaExecutor<D> {
         }
     }
 
-    /// Launches the kernels of a batch whose inputs are staged.
+    /// Launches the kernels of a batch with staged inputs.
     fn start(&mut self, area: StagingArea, inputs: &BatchInputs) -> Result<(), DeviceError> {
         let from = area.pick(self.pass.arena.staged);
         let staged = StagedBytes { area, from, bytes: inputs.bytes.len() };

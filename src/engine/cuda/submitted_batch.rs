@@ -1,4 +1,4 @@
-//! Batches that were submitted, and whose results are not collected yet.
+//! Submitted batches, with results that are not collected yet.
 
 use std::collections::VecDeque;
 

@@ -15,7 +15,7 @@ pub struct EngineConfig {
     pub device: EngineDevice,
     /// Maximum memory for weights and intermediate results; `None` for no limit.
     pub memory: Option<MemoryBudget>,
-    /// `true` to refuse executors whose results depend on the batch.
+    /// `true` to refuse executors with results that depend on the batch.
     pub batch_invariant: bool,
     /// Maximum number of tokens of an input; `None` for that of the model.
     pub item_tokens_max: Option<u32>,

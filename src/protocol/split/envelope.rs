@@ -73,7 +73,7 @@ pub(super) struct UndeclaredPart {
     agreement: u32,
 }
 
-/// The batch whose response is searched.
+/// The batch with the response that is searched.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BatchContext<'a> {
     /// The members of the shared call.

@@ -1,4 +1,5 @@
-//! Weights by which the counters of a batch response are divided among its members.
+//! Weights by which the counters of a batch response are divided among its members: from the
+//! response if it has counts or token ids, else from the requests.
 
 use super::results::LocatedResults;
 use super::token_ids;

@@ -74,7 +74,7 @@ pub enum StreamStep {
         /// The response of the member is complete with them.
         is_last: bool,
     },
-    /// A comment for every member whose stream has not ended.
+    /// A comment for every member with a stream that has not ended.
     Comment(Bytes),
     /// The server reported an error, which ends the streams of these members with these bytes.
     Error(Vec<(usize, Bytes)>),

@@ -92,7 +92,7 @@ impl TeiRoute {
     }
 }
 
-/// Returns `true` for a path whose format depends on the model.
+/// Returns `true` for a path with a format that depends on the model.
 pub(crate) fn is_model_path(path: &str) -> bool {
     path == "/" || sagemaker::is_path(path)
 }

@@ -92,7 +92,7 @@ pub(super) fn judge_error_status(
     }
 }
 
-/// Judges a batch whose response cannot be split.
+/// Judges a batch with a response that cannot be split.
 pub(super) fn judge_mismatch(endpoint: &Endpoint, mismatch: &ResponseMismatch) -> PartResult {
     if mismatch.what == MismatchKind::Undeclared {
         return PartResult::Retry {

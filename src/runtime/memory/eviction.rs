@@ -1,5 +1,6 @@
 //! A set that can be ranked by a score to select members for eviction, with insertion and removal
-//! in constant time.
+//! in constant time. The set and its views share ownership of a value, and its membership ends with
+//! its `EvictionMember`.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};

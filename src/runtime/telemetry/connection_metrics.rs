@@ -15,7 +15,7 @@ impl Metrics {
         }
     }
 
-    /// Records a connection that was rejected.
+    /// Records a connection that could not be accepted, or was closed for lack of room.
     pub fn record_shed_connection(&self) {
         self.shared.connections.shed.increment(1);
     }

@@ -22,13 +22,13 @@ pub(super) struct JobPipeline<'a> {
     executor: &'a mut dyn Executor,
     metrics: &'a Metrics,
     clock: Clock,
-    /// Jobs whose batches are submitted, the oldest first.
+    /// Jobs with submitted batches, the oldest first.
     in_flight: VecDeque<SubmittedJob>,
     /// A job that is executed alone, once no other one is in flight.
     set_aside: Option<ExecutionJob>,
 }
 
-/// A job whose batch is submitted.
+/// A job with a submitted batch.
 struct SubmittedJob {
     reply: oneshot::Sender<JobResult>,
     tokens: usize,

@@ -4,7 +4,7 @@
 use crate::config::{MemoryBudget, ProcessLimits, format_size};
 use crate::memory::{PROCESS_BYTES_MIN, buffered_bytes_within, connections_within};
 
-const MILLION: u64 = 1_000_000;
+const MILLION: u128 = 1_000_000;
 
 /// Memory of a model and of its executor in bytes, without files, which the kernel can drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,7 +32,10 @@ impl ModelMemory {
         let Self { weights, scratch, .. } = self;
         let budget = match budget {
             MemoryBudget::Bytes(bytes) => bytes,
-            MemoryBudget::FreeShare(share) => memory_limit / MILLION * u64::from(share.ppm()),
+            MemoryBudget::FreeShare(share) => {
+                let share = u128::from(memory_limit) * u128::from(share.ppm()) / MILLION;
+                u64::try_from(share).unwrap_or(u64::MAX)
+            }
         };
         let sum = weights.saturating_add(scratch);
         if sum <= budget {
@@ -137,6 +140,6 @@ mod tests {
     fn the_default_limit_of_a_sidecar_has_room_for_bert_large() {
         let bert_large = ModelMemory { weights: 1152 << 20, scratch: 384 << 20, tokenizer: 32 << 20 };
         let limits = bert_large.limits_beside(&CONFIGURED, 2 << 30).unwrap();
-        assert_eq!(limits, ProcessLimits { connections_max: 5164, ..CONFIGURED });
+        assert_eq!(limits, ProcessLimits { connections_max: 5167, ..CONFIGURED });
     }
 }

@@ -154,7 +154,7 @@ metric_table! {
         ConfigCurrent: Gauge, "groupage_config_current", "",
             "1 if the settings that were read last are in force, 0 if they were refused." => config_current;
         ConfigPending: Gauge, "groupage_config_pending_settings", "",
-            "Changed settings under proxy that take effect at the next start." => config_pending;
+            "Changed settings under proxy and engine that take effect at the next start." => config_pending;
         // States of the process.
         CrashGuard: Gauge, "groupage_crash_guard", "",
             "1 while everything passes through untouched because the process crashed 3 times in a minute."
