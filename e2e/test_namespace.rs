@@ -149,10 +149,19 @@ impl TestNamespace {
         let deployment: Deployment = self
             .wait(name, "is rolled out", |deployment: Option<&Deployment>| deployment.is_some_and(is_rolled_out))
             .await?;
+        let wanted = wanted_replicas(&deployment);
         let labels = deployment.spec.and_then(|spec| spec.selector.match_labels).unwrap_or_default();
         let selector: Vec<_> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let pods = self.pods(&selector.join(",")).await?;
-        Ok(pods.into_iter().filter(is_ready).collect())
+        let selector = selector.join(",");
+        // The status is older than the list: a single slow probe makes a pod not ready in between.
+        retry_until(name, WAIT_MAX, async || {
+            let ready: Vec<Pod> = self.pods(&selector).await?.into_iter().filter(is_ready).collect();
+            match i32::try_from(ready.len()) {
+                Ok(count) if count == wanted => Ok(ready),
+                _ => Err(format!("{} of {wanted} pods are ready", ready.len()).into()),
+            }
+        })
+        .await
     }
 
     /// Like [`Self::deployment_ready`], but also waits until pods of an earlier template are
@@ -288,11 +297,15 @@ pub(crate) fn has_condition(pod: &Pod, kind: &str) -> bool {
 
 /// Returns `true` if a deployment is rolled out, by the rules of `kubectl rollout status`.
 pub(crate) fn is_rolled_out(deployment: &Deployment) -> bool {
-    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    let wanted = wanted_replicas(deployment);
     let Some(status) = &deployment.status else { return false };
     let counts = [status.replicas, status.updated_replicas, status.available_replicas];
     status.observed_generation >= deployment.metadata.generation
         && counts.iter().all(|count| count.unwrap_or(0) == wanted)
+}
+
+fn wanted_replicas(deployment: &Deployment) -> i32 {
+    deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
 }
 
 // === impl MetricsSnapshot ===
