@@ -8,10 +8,12 @@
 //!   `loaded_kernel` checks launches.
 //! - `model_support` chooses the kernels of a model, `memory_plan` adds up the memory,
 //!   `device_memory` reserves it, and `device_weights` copies the weights.
-//! - `batch_split` divides a batch, `batch_inputs` lays it out, `encoder_kernels` and
-//!   `encoder_pass` have the launches, `graph_cache` decides which of them are replayed as a graph,
-//!   and `batch_outputs` copies the results. `batch_pipeline` overlaps the copy of the inputs of a
-//!   batch with the execution of another one, and `submitted_batch` has both.
+//! - `gemm_provider` is the interface of libraries that multiply matrices, `gemm_choice` checks
+//!   one, and `gemm_plans` has its plans.
+//! - `batch_execution` executes a batch: `batch_split` divides it, `batch_inputs` lays it out,
+//!   `encoder_kernels` and `encoder_pass` have the launches, `graph_cache` decides which of them are
+//!   replayed as a graph, and `batch_outputs` copies the results. `batch_pipeline` overlaps the copy
+//!   of the inputs of a batch with the execution of another one, and `submitted_batch` has both.
 //! - `device_choice` decides between GPU and CPU, `open_executor` opens the chosen GPU, `driver`
 //!   calls the driver, `kernel_load` loads kernels, `cubin_cache` keeps compiled ones, and
 //!   `kernel_parity` compares two devices.
@@ -19,12 +21,14 @@
 //! Not part of it: results are not scaled to unit length, copies of results are not overlapped with
 //! execution, and there is one device an executor.
 
+mod batch_execution;
 mod batch_inputs;
 mod batch_outputs;
 mod batch_pipeline;
 mod batch_split;
 mod cubin_cache;
 mod device;
+mod device_address;
 mod device_choice;
 mod device_memory;
 mod device_weights;
@@ -34,6 +38,9 @@ mod driver_state;
 mod encoder_kernels;
 mod encoder_pass;
 mod fault;
+mod gemm_choice;
+mod gemm_plans;
+mod gemm_provider;
 mod graph_cache;
 mod kernel_image;
 #[cfg(any(test, feature = "cuda"))]
@@ -51,13 +58,11 @@ mod submitted_batch;
 
 use std::fmt;
 
-use self::batch_inputs::{BatchInputs, BatchPart};
-use self::batch_outputs::download_outputs;
 use self::batch_split::TokenCeiling;
 pub use self::cubin_cache::{CubinCache, CubinKey};
 pub use self::device::{
-    DeviceAddress, DeviceProperties, GpuDevice, GraphId, KernelId, KernelLaunch, LaunchArgument, REGION_ALIGNMENT,
-    STAGED_BYTES_MAX, StagedBytes, StagingArea,
+    DeviceAddress, DeviceOperation, DeviceProperties, GpuDevice, GraphId, KernelId, KernelLaunch, LaunchArgument,
+    REGION_ALIGNMENT, STAGED_BYTES_MAX, StagedBytes, StagingArea,
 };
 pub use self::device_choice::{DeviceChoice, DevicePreference, DeviceReport, NoDeviceError, choose_device};
 use self::device_memory::DeviceMemory;
@@ -67,7 +72,10 @@ pub use self::driver_state::DriverState;
 use self::encoder_kernels::EncoderKernels;
 use self::encoder_pass::EncoderPass;
 pub use self::fault::{DeviceError, FaultSeverity};
-use self::graph_cache::{GRAPHS_MAX, GraphCache, GraphDecision};
+use self::gemm_choice::{LibraryChoice, choose_library, library_workspace};
+use self::gemm_plans::GemmPlans;
+pub use self::gemm_provider::{GemmCall, GemmPlan, GemmProvider, GemmShape};
+use self::graph_cache::{GRAPHS_MAX, GraphCache};
 pub use self::kernel_image::{KernelImage, ParameterType};
 #[cfg(any(test, feature = "simulator"))]
 pub use self::kernel_parity::{KernelParity, PARITY_ERROR_MAX, compare_kernels};
@@ -77,7 +85,7 @@ pub use self::memory_plan::MemoryShortage;
 use self::model_support::KernelChoice;
 pub use self::open_executor::open_gpu_executor;
 #[cfg(any(test, feature = "simulator"))]
-pub use self::simulated::SimulatedDevice;
+pub use self::simulated::{SimulatedDevice, SimulatedLibrary};
 use self::submitted_batch::SubmittedBatches;
 use crate::batch::PackedBatch;
 use crate::cpu::TOKENS_MAX;
@@ -94,6 +102,9 @@ pub struct CudaOptions {
     pub tokens_max: usize,
     /// Maximum device memory.
     pub memory: MemoryLimit,
+    /// Whether results must not depend on the batch. A library of the device multiplies matrices
+    /// otherwise, if one is installed.
+    pub batch_invariant: bool,
 }
 
 /// Executes an encoder on a device that runs kernels.
@@ -101,6 +112,7 @@ pub struct CudaExecutor<D> {
     device: D,
     pass: EncoderPass,
     graphs: GraphCache,
+    plans: GemmPlans,
     ceiling: TokenCeiling,
     usage: DeviceUsage,
     limits: BatchLimits,
@@ -119,7 +131,7 @@ impl<D: GpuDevice> CudaExecutor<D> {
     /// The model has an option without a kernel, the device is too old, or there is not enough
     /// memory. The model can be executed on the CPU then.
     pub fn new(model: &Model, mut device: D, options: CudaOptions) -> Result<Self, CudaLoadError> {
-        let CudaOptions { tokens_max, memory } = options;
+        let CudaOptions { tokens_max, memory, batch_invariant } = options;
         check_tokens(model, tokens_max)?;
         let choice = KernelChoice::of_model(model)?;
         if let Some(obstacle) = device.properties().obstacle() {
@@ -129,15 +141,17 @@ impl<D: GpuDevice> CudaExecutor<D> {
         let config = model.config().clone();
         let kernels = EncoderKernels::load(&mut device, choice, config.head.is_some())?;
         let sequence_max = model.tokens_max().min(tokens_max);
-        let plan = MemoryPlan::new(&config, tokens_max);
+        let library = library_workspace(&mut device, batch_invariant);
+        let plan = MemoryPlan::new(&config, tokens_max).with_library(library.unwrap_or(0));
         let DeviceMemory { weights, weight_bytes, arena } =
             DeviceMemory::reserve(model, &mut device, plan, memory, sequence_max)?;
-
-        let DeviceProperties { name, capability: (major, minor), .. } = device.properties();
+        let limits = BatchLimits::new(&config, tokens_max, sequence_max);
+        let pass = EncoderPass { config, kernels, weights, arena };
+        let LibraryChoice { plans, name, rejected } = choose_library(&mut device, &pass, library)?;
         let report = ExecutorReport {
-            kernels: format!("CUDA, {name}, compute capability {major}.{minor}, bfloat16"),
-            batch_invariant: true,
-            rejected: Vec::new(),
+            batch_invariant: name.is_none(),
+            kernels: describe_kernels(device.properties(), name),
+            rejected,
             threads: 1,
             tokens_max,
             weight_bytes,
@@ -145,9 +159,10 @@ impl<D: GpuDevice> CudaExecutor<D> {
             mapped_bytes: model.weights().bytes(),
         };
         Ok(Self {
-            limits: BatchLimits::new(&config, tokens_max, sequence_max),
-            pass: EncoderPass { config, kernels, weights, arena },
+            limits,
+            pass,
             graphs: GraphCache::new(GRAPHS_MAX),
+            plans,
             ceiling: TokenCeiling::new(tokens_max, plan.sequences_max),
             usage: DeviceUsage::default(),
             report,
@@ -168,86 +183,6 @@ impl<D: GpuDevice> CudaExecutor<D> {
     #[must_use]
     pub fn device(&self) -> &D {
         &self.device
-    }
-
-    /// Executes a batch in as few parts as the memory allows.
-    fn run(&mut self, batch: &PackedBatch) -> Result<Vec<SequenceResult>, DeviceError> {
-        self.device.bind_thread()?;
-        let spans: Vec<(usize, usize)> = batch.spans().collect();
-        let lengths: Vec<usize> = spans.iter().map(|(_, tokens)| *tokens).collect();
-        let mut results = Vec::with_capacity(lengths.len());
-        // The next part is the last one.
-        let mut pending = self.ceiling.divide(&lengths, 0..lengths.len());
-        pending.reverse();
-        while let Some(range) = pending.pop() {
-            let start = spans.get(range.start).map_or(0, |(start, _)| *start);
-            let part_lengths = lengths.get(range.clone()).unwrap_or_default();
-            let tokens: usize = part_lengths.iter().sum();
-            let part = BatchPart {
-                ids: batch.ids().get(start..start + tokens).unwrap_or_default(),
-                type_ids: batch.type_ids().get(start..start + tokens).unwrap_or_default(),
-                lengths: part_lengths,
-                kinds: batch.kinds().get(range.clone()).unwrap_or_default(),
-            };
-            match self.run_part(part) {
-                Ok(part) => results.extend(part),
-                // Graphs have memory of their own, and save time only. Without them the batch may fit, so
-                // it is not divided yet. There are none the next time.
-                Err(error) if error.severity == FaultSeverity::Memory && self.release_graphs() > 0 => {
-                    pending.push(range);
-                }
-                Err(error) if error.severity == FaultSeverity::Memory => {
-                    if !self.ceiling.on_shortage(tokens, range.len()) {
-                        return Err(error);
-                    }
-                    pending.extend(self.ceiling.divide(&lengths, range).into_iter().rev());
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(results)
-    }
-
-    fn run_part(&mut self, part: BatchPart<'_>) -> Result<Vec<SequenceResult>, DeviceError> {
-        let inputs = BatchInputs::new(part, &self.pass.config.positions);
-        self.device.upload(self.pass.arena.inputs, &inputs.bytes)?;
-        self.run_encoder(&inputs)?;
-        self.usage.padding_tokens += (inputs.key.tokens - part.ids.len()) as u64;
-        Ok(download_outputs(&mut self.device, &self.pass, part, &inputs)?.divide(part))
-    }
-
-    /// Computes the hidden states of a batch.
-    fn run_encoder(&mut self, inputs: &BatchInputs) -> Result<(), DeviceError> {
-        let step = self.graphs.decide(inputs.key);
-        if let Some(graph) = step.evicted {
-            self.device.release_graph(graph);
-        }
-        if let GraphDecision::Replay(graph) = step.decision {
-            self.usage.replayed += 1;
-            return self.device.replay_graph(graph);
-        }
-        let launches = self.pass.encoder_launches(inputs)?;
-        if step.decision == GraphDecision::Capture {
-            match self.device.capture_graph(&launches) {
-                Ok(graph) => {
-                    self.graphs.insert(inputs.key, graph);
-                    self.usage.recorded += 1;
-                    return self.device.replay_graph(graph);
-                }
-                Err(error) if error.is_fatal() => return Err(error),
-                // Graphs save time only, so a device without them executes the batch all the same.
-                Err(_) => _ = self.release_graphs(),
-            }
-        }
-        self.usage.eager += 1;
-        launches.iter().try_for_each(|launch| self.device.launch(launch))
-    }
-
-    /// Frees all graphs, and executes later batches without. Returns their number.
-    fn release_graphs(&mut self) -> usize {
-        let graphs = self.graphs.disable();
-        graphs.iter().for_each(|graph| self.device.release_graph(*graph));
-        graphs.len()
     }
 }
 
@@ -281,6 +216,13 @@ impl<D: GpuDevice> Executor for CudaExecutor<D> {
     fn device_usage(&self) -> Option<DeviceUsage> {
         Some(DeviceUsage { token_ceiling: self.ceiling.tokens(), ..self.usage })
     }
+}
+
+/// Returns the name of a device, and of a library that multiplies matrices there.
+fn describe_kernels(properties: &DeviceProperties, library: Option<String>) -> String {
+    let DeviceProperties { name, capability: (major, minor), .. } = properties;
+    let products = library.map_or_else(String::new, |library| format!(", products by {library}"));
+    format!("CUDA, {name}, compute capability {major}.{minor}, bfloat16{products}")
 }
 
 fn check_tokens(model: &Model, tokens_max: usize) -> Result<(), LoadError> {

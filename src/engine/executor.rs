@@ -196,7 +196,8 @@ pub struct ExecutorReport {
     pub kernels: String,
     /// Whether the results of a sequence have the same bits in every batch.
     pub batch_invariant: bool,
-    /// Kernels that the device supports and that failed their check against portable ones.
+    /// Kernels that the device supports and that failed their check against portable ones, and
+    /// products that a library of the device cannot execute.
     pub rejected: Vec<String>,
     /// Number of threads.
     pub threads: usize,

@@ -58,12 +58,13 @@ pub use cpu::{CpuExecutor, CpuFeatures, CpuOptions, MemoryDemand};
 pub use cuda::CudaDevice;
 pub use cuda::{
     CubinCache, CubinKey, CudaExecutor, CudaLoadError, CudaOptions, DeviceAddress, DeviceChoice, DeviceError,
-    DevicePreference, DeviceProperties, DeviceReport, DriverState, FaultSeverity, GpuDevice, GraphId, KernelId,
-    KernelImage, KernelLaunch, LaunchArgument, MemoryShortage, NoDeviceError, ParameterType, REGION_ALIGNMENT,
-    STAGED_BYTES_MAX, StagedBytes, StagingArea, choose_device, open_gpu_executor,
+    DeviceOperation, DevicePreference, DeviceProperties, DeviceReport, DriverState, FaultSeverity, GemmCall, GemmPlan,
+    GemmProvider, GemmShape, GpuDevice, GraphId, KernelId, KernelImage, KernelLaunch, LaunchArgument, MemoryShortage,
+    NoDeviceError, ParameterType, REGION_ALIGNMENT, STAGED_BYTES_MAX, StagedBytes, StagingArea, choose_device,
+    open_gpu_executor,
 };
 #[cfg(any(test, feature = "simulator"))]
-pub use cuda::{KernelParity, PARITY_ERROR_MAX, SimulatedDevice, compare_kernels};
+pub use cuda::{KernelParity, PARITY_ERROR_MAX, SimulatedDevice, SimulatedLibrary, compare_kernels};
 pub use error::LoadError;
 pub use executor::{
     BATCHES_MAX, BatchPipeline, DeviceUsage, ExecuteError, Executor, ExecutorReport, NonFiniteOutput, SequenceOutput,

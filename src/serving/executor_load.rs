@@ -90,7 +90,10 @@ fn load_with(
         DeviceChoice::Cuda { ordinal } => {
             let open =
                 |options: CudaOptions| open_gpu(model.model(), ordinal, settings.kernel_cache.as_deref(), options);
-            match load_on_gpu(model, settings.memory, open) {
+            let memory = settings.memory;
+            let options =
+                CudaOptions { tokens_max: model.batch_tokens_max(), memory, batch_invariant: settings.batch_invariant };
+            match load_on_gpu(options, open) {
                 Ok(executor) => (executor, None),
                 Err(error) if settings.is_device_required => return Err(ExecutorLoadError::Gpu(error)),
                 Err(error) => {
@@ -114,11 +117,9 @@ fn load_on_cpu(model: &ServedModel) -> Result<Box<dyn Executor>, LoadError> {
 /// Creates the executor for batches of the usual size, or else for the largest ones for which there
 /// is memory: jobs are executed in as many batches as they need.
 fn load_on_gpu(
-    model: &ServedModel,
-    memory: MemoryLimit,
+    options: CudaOptions,
     open: impl Fn(CudaOptions) -> Result<Box<dyn Executor>, CudaLoadError>,
 ) -> Result<Box<dyn Executor>, CudaLoadError> {
-    let options = CudaOptions { tokens_max: model.batch_tokens_max(), memory };
     match open(options) {
         Err(CudaLoadError::Memory(shortage)) if shortage.tokens_possible > 0 => {
             tracing::warn!(%shortage, "batches are smaller for lack of device memory");
@@ -165,13 +166,14 @@ mod tests {
         let opened = RefCell::new(Vec::new());
         let open = |_: &Model, ordinal, cache: Option<&Path>, options: CudaOptions| {
             let cache = cache.map(Path::to_owned);
-            opened.borrow_mut().push((ordinal, options.tokens_max, options.memory, cache));
+            opened.borrow_mut().push((ordinal, options, cache));
             Ok(fake(options.tokens_max))
         };
         let kernel_cache = Some(PathBuf::from("/state/kernels"));
         let cached = ExecutorSettings { kernel_cache: kernel_cache.clone(), ..GPU };
         assert_eq!(kernels(load_with(&model.served, &cached, open)).unwrap(), "fake");
-        assert_eq!(*opened.borrow(), [(3, 16_384, MemoryLimit::Bytes(1000), kernel_cache)]);
+        let options = CudaOptions { tokens_max: 16_384, memory: MemoryLimit::Bytes(1000), batch_invariant: true };
+        assert_eq!(*opened.borrow(), [(3, options, kernel_cache)]);
         let cpu = ExecutorSettings { device: DeviceChoice::Cpu, ..GPU };
         assert!(kernels(load_with(&model.served, &cpu, open)).unwrap().starts_with("CPU, "));
         assert_eq!(opened.borrow().len(), 1, "no GPU is opened for the CPU");

@@ -250,7 +250,10 @@ fn log_ready(report: &ExecutorReport, took: Duration) {
         "engine is ready"
     );
     if !rejected.is_empty() {
-        tracing::warn!(?rejected, "kernels of this CPU failed their check and are not used");
+        tracing::warn!(
+            ?rejected,
+            "kernels or products of a library are not used: they failed their check, or have no plan"
+        );
     }
 }
 

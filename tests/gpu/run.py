@@ -118,6 +118,7 @@ def check():
             "kernels": lambda: gpu_check("kernels"),
             "sanitizer": sanitize,
             "embeddings": lambda: gpu_check("embeddings", MINILM, pathlib.Path(scratch) / "cubin"),
+            "library": lambda: gpu_check("library", MINILM),
             "throughput": lambda: {
                 "all-MiniLM-L6-v2": gpu_check("throughput", MINILM, limit=LONG),
                 "bge-base": gpu_check("throughput", bge, limit=LONG),

@@ -5,7 +5,9 @@
 //! they are executed, so that an operation may return the error of an earlier one. Staged copies
 //! are the exception: they are executed beside the stream.
 
-use super::fault::DeviceError;
+pub use super::device_address::DeviceAddress;
+use super::fault::{DeviceError, INVALID_VALUE};
+use super::gemm_provider::{GemmCall, GemmProvider};
 use super::kernel_image::KernelImage;
 
 /// A device that runs kernels.
@@ -76,11 +78,30 @@ pub trait GpuDevice: Send {
     /// The launch is refused, or an earlier operation failed.
     fn launch(&mut self, launch: &KernelLaunch) -> Result<(), DeviceError>;
 
-    /// Records launches as a graph, without executing them.
+    /// Returns the library of the device that multiplies matrices, if one is installed.
+    fn gemm_provider(&mut self) -> Option<&mut dyn GemmProvider> {
+        None
+    }
+
+    /// Launches a kernel or a product of the library.
+    ///
+    /// # Errors
+    /// The launch is refused, or an earlier operation failed.
+    fn perform(&mut self, operation: &DeviceOperation) -> Result<(), DeviceError> {
+        match operation {
+            DeviceOperation::Launch(launch) => self.launch(launch),
+            DeviceOperation::Multiply(call) => match self.gemm_provider() {
+                Some(provider) => provider.multiply(call),
+                None => Err(DeviceError::new("the launch of a product", INVALID_VALUE, "no library".to_owned())),
+            },
+        }
+    }
+
+    /// Records operations as a graph, without executing them.
     ///
     /// # Errors
     /// The driver cannot record them, or there is not enough memory.
-    fn capture_graph(&mut self, launches: &[KernelLaunch]) -> Result<GraphId, DeviceError>;
+    fn capture_graph(&mut self, operations: &[DeviceOperation]) -> Result<GraphId, DeviceError>;
 
     /// Launches all kernels of a graph.
     ///
@@ -116,10 +137,6 @@ pub struct DeviceProperties {
     pub driver_version: u32,
 }
 
-/// Address of device memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct DeviceAddress(pub u64);
-
 /// A buffer of staged copies. There are two, for the inputs of the batch that is executed and of the
 /// next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,6 +165,15 @@ pub struct KernelId(pub usize);
 /// A graph of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GraphId(pub u64);
+
+/// An operation of a forward pass.
+#[derive(Debug, Clone, PartialEq)]
+pub enum DeviceOperation {
+    /// A launch of a kernel.
+    Launch(KernelLaunch),
+    /// A product of the library.
+    Multiply(GemmCall),
+}
 
 /// A launch of a kernel. Its arguments match the parameters of the kernel.
 #[derive(Debug, Clone, PartialEq)]
@@ -197,19 +223,6 @@ impl DeviceProperties {
             let (found, least) = (version(self.driver_version), version(Self::DRIVER_MIN));
             format!("the driver supports CUDA {found}, and {least} is needed: install driver R550 or later")
         })
-    }
-}
-
-// === impl DeviceAddress ===
-
-impl DeviceAddress {
-    /// The null address, for parameters that a kernel allows to be absent.
-    pub const NULL: Self = Self(0);
-
-    /// Returns the address this many bytes further.
-    #[must_use]
-    pub fn offset(self, bytes: usize) -> Self {
-        Self(self.0.wrapping_add(bytes as u64))
     }
 }
 

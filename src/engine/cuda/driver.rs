@@ -7,32 +7,35 @@
 
 #![expect(unsafe_code, reason = "functions of the driver are foreign, and take addresses and handles")]
 
-mod compile;
-mod handle;
 mod areas;
+mod compile;
+mod cublaslt;
+mod handle;
+mod probe;
 mod staging;
 mod status;
 
+use std::cell::OnceCell;
 use std::ffi::c_int;
 
-use cudarc::driver::sys::CUdevice_attribute as DeviceAttribute;
 use cudarc::driver::{result, sys};
 
 use self::compile::DriverCompiler;
+use self::cublaslt::CublasProvider;
 use self::handle::{DriverContext, DriverGraph};
+pub(crate) use self::probe::probe_driver;
+use self::probe::{device_properties, get_device, is_library_present};
 use self::status::check;
 use super::cubin_cache::CubinCache;
 use super::device::{
-    DeviceAddress, DeviceProperties, GpuDevice, GraphId, KernelId, KernelLaunch, LaunchArgument, REGION_ALIGNMENT,
-    StagedBytes, StagingArea,
+    DeviceAddress, DeviceOperation, DeviceProperties, GpuDevice, GraphId, KernelId, KernelLaunch, LaunchArgument,
+    REGION_ALIGNMENT, StagedBytes, StagingArea,
 };
-use super::driver_state::DriverState;
 use super::fault::{DeviceError, INVALID_VALUE, NO_DEVICE};
+use super::gemm_provider::GemmProvider;
 use super::kernel_image::KernelImage;
 use super::kernel_load::{self, KernelModule};
 
-/// Maximum number of GPUs that are listed: twice those of the largest servers.
-const DEVICES_MAX: usize = 32;
 /// Dynamic shared memory that a kernel may use without a request (CUDA C++ Programming Guide,
 /// "Shared Memory" of compute capability 8.x).
 const SHARED_BYTES_DEFAULT: u32 = 48 << 10;
@@ -45,6 +48,8 @@ pub struct CudaDevice {
     // of.
     graphs: Vec<(GraphId, DriverGraph)>,
     functions: Vec<sys::CUfunction>,
+    /// Empty until it is searched for.
+    library: OnceCell<Option<CublasProvider>>,
     context: DriverContext,
     captured: u64,
     properties: DeviceProperties,
@@ -56,57 +61,6 @@ pub struct CudaDevice {
 // SAFETY: handles of the driver may be used by any thread that has bound the context, which
 // `bind_thread` does before each use, and `&mut self` leaves them to one thread at a time.
 unsafe impl Send for CudaDevice {}
-
-/// Returns the state of the driver and the properties of all GPUs.
-pub(crate) fn probe_driver() -> DriverState {
-    if !is_library_present() {
-        return DriverState::Absent;
-    }
-    match list_devices() {
-        Ok(devices) => DriverState::Ready(devices),
-        Err(error) => DriverState::Broken(error),
-    }
-}
-
-fn is_library_present() -> bool {
-    // SAFETY: the library of the driver has no constructors with requirements.
-    unsafe { sys::is_culib_present() }
-}
-
-fn list_devices() -> Result<Vec<DeviceProperties>, DeviceError> {
-    check("the start of the driver", result::init())?;
-    let count = check("the list of devices", result::device::get_count())?;
-    let count = usize::try_from(count).unwrap_or(0).min(DEVICES_MAX);
-    (0..count).map(|ordinal| device_properties(get_device(ordinal)?)).collect()
-}
-
-fn get_device(ordinal: usize) -> Result<sys::CUdevice, DeviceError> {
-    check("the choice of a device", result::device::get(c_int::try_from(ordinal).unwrap_or(c_int::MAX)))
-}
-
-fn device_properties(device: sys::CUdevice) -> Result<DeviceProperties, DeviceError> {
-    const OPERATION: &str = "the query of a device";
-    let attribute = |of: DeviceAttribute| {
-        // SAFETY: the device is one that the driver has returned.
-        let value = check(OPERATION, unsafe { result::device::get_attribute(device, of) })?;
-        Ok::<_, DeviceError>(u32::try_from(value).unwrap_or(0))
-    };
-    // SAFETY: as above.
-    let memory_bytes = check(OPERATION, unsafe { result::device::total_mem(device) })?;
-    let mut version: c_int = 0;
-    // SAFETY: the pointer is valid for a write.
-    check(OPERATION, unsafe { sys::cuDriverGetVersion(&raw mut version) }.result())?;
-    Ok(DeviceProperties {
-        name: check(OPERATION, result::device::get_name(device))?,
-        capability: (
-            attribute(DeviceAttribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-            attribute(DeviceAttribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-        ),
-        multiprocessors: attribute(DeviceAttribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-        memory_bytes,
-        driver_version: u32::try_from(version).unwrap_or(0),
-    })
-}
 
 // === impl CudaDevice ===
 
@@ -125,7 +79,16 @@ impl CudaDevice {
         let device = get_device(ordinal)?;
         let properties = device_properties(device)?;
         let context = DriverContext::new(device)?;
-        Ok(Self { graphs: Vec::new(), functions: Vec::new(), context, captured: 0, properties, cache, compiled: 0 })
+        Ok(Self {
+            graphs: Vec::new(),
+            functions: Vec::new(),
+            library: OnceCell::new(),
+            context,
+            captured: 0,
+            properties,
+            cache,
+            compiled: 0,
+        })
     }
 
     /// Number of kernels that the driver has compiled, and that were not in the cache.
@@ -233,9 +196,14 @@ impl GpuDevice for CudaDevice {
         check(OPERATION, launched)
     }
 
-    fn capture_graph(&mut self, launches: &[KernelLaunch]) -> Result<GraphId, DeviceError> {
+    fn gemm_provider(&mut self) -> Option<&mut dyn GemmProvider> {
+        self.library.get_or_init(|| CublasProvider::open(self.context.stream()));
+        self.library.get_mut()?.as_mut().map(|library| library as &mut dyn GemmProvider)
+    }
+
+    fn capture_graph(&mut self, operations: &[DeviceOperation]) -> Result<GraphId, DeviceError> {
         self.context.begin_capture()?;
-        let launched = launches.iter().try_for_each(|launch| self.launch(launch));
+        let launched = operations.iter().try_for_each(|operation| self.perform(operation));
         // The capture is ended in any case: a stream that captures refuses every other operation.
         let graph = self.context.end_capture();
         launched?;
@@ -272,6 +240,7 @@ impl LaunchArgument {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::driver_state::DriverState;
 
     /// That this test runs at all on such a machine shows that the binary is loaded without the
     /// library.

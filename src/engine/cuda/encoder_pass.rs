@@ -1,10 +1,11 @@
-//! The launches of a forward pass, in their order.
+//! The operations of a forward pass, in their order.
 
 use super::batch_inputs::{BatchInputs, InputLayout};
-use super::device::{DeviceAddress, KernelLaunch, LaunchArgument};
+use super::device::{DeviceAddress, DeviceOperation, GpuDevice, KernelLaunch, LaunchArgument};
 use super::device_weights::{DeviceLayer, DeviceLinear, DeviceWeights};
-use super::encoder_kernels::{EncoderKernels, NormShape, ProductOperands, head_grid, row_grid};
+use super::encoder_kernels::{EncoderKernels, NormShape, ProductKernels, ProductOperands, head_grid, row_grid};
 use super::fault::{DeviceError, INVALID_VALUE};
+use super::gemm_plans::GemmPlans;
 use super::graph_cache::GraphKey;
 use super::loaded_kernel::LoadedKernel;
 use crate::config::EncoderConfig;
@@ -17,9 +18,9 @@ pub(crate) struct DeviceArena {
     /// Hidden states with a residual, before their normalisation.
     sum: DeviceAddress,
     /// Results of the attention.
-    mixed: DeviceAddress,
+    pub(crate) mixed: DeviceAddress,
     /// Queries, keys and values, then the inner states of a feed-forward block.
-    wide: DeviceAddress,
+    pub(crate) wide: DeviceAddress,
     pub(crate) inputs: DeviceAddress,
     /// Inputs that are copied while a batch is executed, of each area.
     pub(crate) staged: [DeviceAddress; 2],
@@ -29,6 +30,15 @@ pub(crate) struct DeviceArena {
     dense: DeviceAddress,
     /// Logits: `requests × labels` numbers in f32.
     pub(crate) logits: DeviceAddress,
+    /// Workspace of a library that multiplies matrices.
+    pub(crate) library: DeviceAddress,
+}
+
+/// Operations of a forward pass in their order, and what chooses them.
+struct OperationList<'a, D> {
+    device: &'a mut D,
+    plans: &'a mut GemmPlans,
+    operations: Vec<DeviceOperation>,
 }
 
 /// The forward pass of one model on one device.
@@ -46,27 +56,47 @@ impl DeviceArena {
     /// Takes the regions in the order of [`super::memory_plan::MemoryPlan::regions`].
     pub(crate) fn new(regions: &[DeviceAddress]) -> Result<Self, DeviceError> {
         let count = regions.len();
-        let regions: Result<[DeviceAddress; 10], _> = regions.try_into();
-        let Ok([states, sum, mixed, wide, inputs, first, second, pooled, dense, logits]) = regions else {
-            let detail = format!("{count} regions instead of 10");
+        let regions: Result<[DeviceAddress; 11], _> = regions.try_into();
+        let Ok([states, sum, mixed, wide, inputs, first, second, pooled, dense, logits, library]) = regions else {
+            let detail = format!("{count} regions instead of 11");
             return Err(DeviceError::new("the allocation of memory", INVALID_VALUE, detail));
         };
-        Ok(Self { states, sum, mixed, wide, inputs, staged: [first, second], pooled, dense, logits })
+        Ok(Self { states, sum, mixed, wide, inputs, staged: [first, second], pooled, dense, logits, library })
+    }
+}
+
+// === impl OperationList ===
+
+impl<D: GpuDevice> OperationList<'_, D> {
+    fn push(&mut self, launch: KernelLaunch) {
+        self.operations.push(DeviceOperation::Launch(launch));
+    }
+
+    /// Adds a product without an activation function, which a library may have.
+    fn multiply(&mut self, kernels: &ProductKernels, operands: ProductOperands) -> Result<(), DeviceError> {
+        self.operations.push(self.plans.multiply(self.device, kernels, operands)?);
+        Ok(())
     }
 }
 
 // === impl EncoderPass ===
 
 impl EncoderPass {
-    /// Returns the launches from the inputs of a batch to its hidden states. They depend on the
+    /// Returns the operations from the inputs of a batch to its hidden states. They depend on the
     /// shape of the batch only.
-    pub(crate) fn encoder_launches(&self, inputs: &BatchInputs) -> Result<Vec<KernelLaunch>, DeviceError> {
-        let mut launches = vec![self.embed(inputs.key, inputs.layout)?];
+    pub(crate) fn encoder_operations(
+        &self,
+        device: &mut impl GpuDevice,
+        plans: &mut GemmPlans,
+        inputs: &BatchInputs,
+    ) -> Result<Vec<DeviceOperation>, DeviceError> {
+        let mut list = OperationList { device, plans, operations: Vec::new() };
+        list.push(self.embed(inputs.key, inputs.layout)?);
         for layer in &self.weights.layers {
-            self.push_attention(&mut launches, layer, inputs)?;
-            self.push_feed_forward(&mut launches, layer, inputs.key.tokens)?;
+            self.push_attention(&mut list, layer, inputs)?;
+            self.push_feed_forward(&mut list, layer, inputs.key.tokens)?;
         }
-        Ok(launches)
+        Ok(list.operations)
     }
 
     fn embed(&self, key: GraphKey, layout: InputLayout) -> Result<KernelLaunch, DeviceError> {
@@ -83,9 +113,9 @@ impl EncoderPass {
 
     /// Queries, keys and values, their attention, the output with the residual, and its
     /// normalisation.
-    fn push_attention(
+    fn push_attention<D: GpuDevice>(
         &self,
-        launches: &mut Vec<KernelLaunch>,
+        list: &mut OperationList<'_, D>,
         layer: &DeviceLayer,
         inputs: &BatchInputs,
     ) -> Result<(), DeviceError> {
@@ -97,24 +127,24 @@ impl EncoderPass {
             out: arena.wide,
             rows,
         };
-        launches.push(kernels.product.multiply(operands)?);
+        list.multiply(&kernels.product, operands)?;
         let offsets = arena.inputs.offset(inputs.layout.offsets);
         let tiles = arena.inputs.offset(inputs.layout.tiles);
         let mut arguments = [arena.wide, arena.mixed, offsets, tiles].map(LaunchArgument::Address).to_vec();
         arguments.push(LaunchArgument::size(self.config.heads));
         arguments.push(LaunchArgument::Float(attention_scale(self.config.head_dim())));
-        launches.push(kernels.attention.launch([inputs.key.tiles, self.config.heads, 1], arguments)?);
+        list.push(kernels.attention.launch([inputs.key.tiles, self.config.heads, 1], arguments)?);
         let operands =
             ProductOperands { input: arena.mixed, layer: layer.output, residual: arena.states, out: arena.sum, rows };
-        launches.push(kernels.residual.multiply(operands)?);
-        launches.push(kernels.normalize(arena.sum, layer.attention_norm, arena.states, rows, self.norm_shape())?);
+        list.multiply(&kernels.residual, operands)?;
+        list.push(kernels.normalize(arena.sum, layer.attention_norm, arena.states, rows, self.norm_shape())?);
         Ok(())
     }
 
     /// The feed-forward block with its residual, and its normalisation.
-    fn push_feed_forward(
+    fn push_feed_forward<D: GpuDevice>(
         &self,
-        launches: &mut Vec<KernelLaunch>,
+        list: &mut OperationList<'_, D>,
         layer: &DeviceLayer,
         rows: usize,
     ) -> Result<(), DeviceError> {
@@ -126,11 +156,11 @@ impl EncoderPass {
             out: arena.wide,
             rows,
         };
-        launches.push(kernels.activation.multiply(operands)?);
+        list.push(kernels.activation.multiply(operands)?);
         let operands =
             ProductOperands { input: arena.wide, layer: layer.down, residual: arena.states, out: arena.sum, rows };
-        launches.push(kernels.residual.multiply(operands)?);
-        launches.push(kernels.normalize(arena.sum, layer.block_norm, arena.states, rows, self.norm_shape())?);
+        list.multiply(&kernels.residual, operands)?;
+        list.push(kernels.normalize(arena.sum, layer.block_norm, arena.states, rows, self.norm_shape())?);
         Ok(())
     }
 

@@ -103,6 +103,11 @@ impl GraphCache {
     /// Ends the use of graphs, and returns those to release.
     pub(crate) fn disable(&mut self) -> Vec<GraphId> {
         self.capacity = 0;
+        self.clear()
+    }
+
+    /// Forgets all shapes, and returns the graphs to release.
+    pub(crate) fn clear(&mut self) -> Vec<GraphId> {
         self.entries.drain(..).filter_map(|entry| entry.graph).collect()
     }
 }

@@ -31,6 +31,8 @@ pub(crate) struct MemoryPlan {
     pub(crate) pooled: usize,
     /// Logits.
     pub(crate) logits: usize,
+    /// Workspace of a library that multiplies matrices.
+    pub(crate) library: usize,
 }
 
 /// Error of a device without enough memory.
@@ -74,19 +76,25 @@ impl MemoryPlan {
             staged: inputs.min(STAGED_BYTES_MAX),
             pooled: sequences_max * config.hidden * FLOAT_BYTES,
             logits: sequences_max * labels * FLOAT_BYTES,
+            library: 0,
         }
     }
 
+    /// Adds the workspace of a library.
+    pub(crate) fn with_library(self, library: usize) -> Self {
+        Self { library, ..self }
+    }
+
     /// Sizes of the regions: three of hidden states, the wide one, the inputs, two of staged inputs,
-    /// the pooled vectors, the dense layer of the head, and the logits.
-    pub(crate) fn regions(&self) -> [usize; 10] {
-        let Self { states, wide, inputs, staged, pooled, logits, .. } = *self;
+    /// the pooled vectors, the dense layer of the head, the logits, and the workspace of a library.
+    pub(crate) fn regions(&self) -> [usize; 11] {
+        let Self { states, wide, inputs, staged, pooled, logits, library, .. } = *self;
         let dense = if logits > 0 { pooled } else { 0 };
-        [states, states, states, wide, inputs, staged, staged, pooled, dense, logits]
+        [states, states, states, wide, inputs, staged, staged, pooled, dense, logits, library]
     }
 
     fn workspace(&self) -> usize {
-        3 * self.states + self.wide
+        3 * self.states + self.wide + self.library
     }
 
     /// Memory of all regions in bytes.
@@ -107,7 +115,9 @@ impl MemoryPlan {
         if total <= available {
             return Ok(());
         }
-        let fits = |tokens: usize| weights.saturating_add(Self::new(config, tokens).total()) <= available;
+        let fits = |tokens: usize| {
+            weights.saturating_add(Self::new(config, tokens).with_library(self.library).total()) <= available
+        };
         // Bisection over multiples of the bucket: more tokens never take less memory.
         let (mut low, mut high) = (0, self.tokens_max / TOKEN_BUCKET);
         while low < high {
@@ -174,6 +184,7 @@ mod tests {
         assert_eq!(plan.staged, plan.inputs, "the inputs of the usual batches are staged");
         let total: usize = 3 * plan.states + plan.wide + plan.inputs + 2 * plan.staged + plan.pooled;
         assert!((total..total + 10 * REGION_ALIGNMENT).contains(&plan.total()));
+        assert_eq!(plan.with_library(1 << 20).total(), plan.total() + (1 << 20));
         let small = MemoryPlan::new(&config(), 10);
         assert_eq!((small.tokens_max, small.sequences_max, small.states), (10, 10, 64 * 768 * 2));
     }

@@ -42,7 +42,7 @@ mod tests {
     fn a_gpu_that_does_not_exist_is_an_error() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/goldens/bert");
         let model = Model::open(folder.as_ref()).unwrap();
-        let options = CudaOptions { tokens_max: 64, memory: MemoryLimit::default() };
+        let options = CudaOptions { tokens_max: 64, memory: MemoryLimit::default(), batch_invariant: true };
         let error = open_gpu_executor(&model, 10_000, None, options).err().unwrap();
         assert!(matches!(error, CudaLoadError::Device(_)), "{error}");
     }

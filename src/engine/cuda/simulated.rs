@@ -5,15 +5,19 @@
 //! allocation of its own, so that bounds are those of a region. Staged copies are executed as late
 //! as their order allows, when the stream waits for them.
 
+mod library;
+
 use std::collections::BTreeMap;
 
 use groupage_ptx::{Device, DeviceFault, DevicePointer, KernelArgument, LaunchShape, Module};
 
+pub use self::library::SimulatedLibrary;
 use super::device::{
-    DeviceAddress, DeviceProperties, GpuDevice, GraphId, KernelId, KernelLaunch, LaunchArgument, STAGED_BYTES_MAX,
-    StagedBytes, StagingArea,
+    DeviceAddress, DeviceOperation, DeviceProperties, GpuDevice, GraphId, KernelId, KernelLaunch, LaunchArgument,
+    STAGED_BYTES_MAX, StagedBytes, StagingArea,
 };
 use super::fault::{DeviceError, INVALID_VALUE, LAUNCH_FAILED, OUT_OF_MEMORY};
+use super::gemm_provider::GemmProvider;
 use super::kernel_image::KernelImage;
 
 /// Memory of the device: enough for a small encoder, and too little for a mistake to go unnoticed.
@@ -26,13 +30,14 @@ pub struct SimulatedDevice {
     device: Device,
     properties: DeviceProperties,
     kernels: Vec<SimulatedKernel>,
-    graphs: BTreeMap<u64, Vec<KernelLaunch>>,
+    graphs: BTreeMap<u64, Vec<DeviceOperation>>,
     captured: u64,
     allocated: usize,
     launches: u64,
     replays: u64,
     /// The staged copy of each area that is not executed yet.
     staged: [Option<StagedCopy>; 2],
+    library: Option<SimulatedLibrary>,
 }
 
 #[derive(Debug, Clone)]
@@ -76,6 +81,7 @@ impl SimulatedDevice {
             launches: 0,
             replays: 0,
             staged: [None, None],
+            library: None,
         }
     }
 
@@ -174,18 +180,22 @@ impl GpuDevice for SimulatedDevice {
         result.map(|_| ()).map_err(|fault| failure("the execution of a kernel", &fault))
     }
 
-    fn capture_graph(&mut self, launches: &[KernelLaunch]) -> Result<GraphId, DeviceError> {
+    fn gemm_provider(&mut self) -> Option<&mut dyn GemmProvider> {
+        self.library.is_some().then_some(self as &mut dyn GemmProvider)
+    }
+
+    fn capture_graph(&mut self, operations: &[DeviceOperation]) -> Result<GraphId, DeviceError> {
         self.captured += 1;
-        self.graphs.insert(self.captured, launches.to_vec());
+        self.graphs.insert(self.captured, operations.to_vec());
         Ok(GraphId(self.captured))
     }
 
     fn replay_graph(&mut self, graph: GraphId) -> Result<(), DeviceError> {
-        let Some(launches) = self.graphs.get(&graph.0).cloned() else {
+        let Some(operations) = self.graphs.get(&graph.0).cloned() else {
             return Err(DeviceError::new("the launch of a graph", INVALID_VALUE, "no such graph".to_owned()));
         };
         self.replays += 1;
-        launches.iter().try_for_each(|launch| self.launch(launch))
+        operations.iter().try_for_each(|operation| self.perform(operation))
     }
 
     fn release_graph(&mut self, graph: GraphId) {

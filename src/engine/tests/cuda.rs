@@ -4,6 +4,7 @@
 //! written, so each test also holds that there are none.
 
 mod failures;
+mod library;
 mod pipeline;
 mod refusals;
 mod scripted_device;
@@ -28,7 +29,8 @@ const BERT: TinyShape = TinyShape { golden: "bert", hidden: 64, heads: 2, interm
 const RERANKER: TinyShape = TinyShape { golden: "bert-rerank", hidden: 64, heads: 1, intermediate: 96 };
 
 fn on_device<D: GpuDevice>(model: &Model, device: D) -> CudaExecutor<D> {
-    CudaExecutor::new(model, device, CudaOptions { tokens_max: BATCH_MAX, memory: MemoryLimit::default() }).unwrap()
+    let options = CudaOptions { tokens_max: BATCH_MAX, memory: MemoryLimit::default(), batch_invariant: true };
+    CudaExecutor::new(model, device, options).unwrap()
 }
 
 /// Sequences of these lengths with ids of the vocabulary.
@@ -229,7 +231,7 @@ fn a_sentence_of_minilm_agrees_with_the_cpu() {
     };
     let batch = [sequence];
     let expected = embed(execute(&mut executor(&model, 2), &batch, OutputKind::Embedding).swap_remove(0));
-    let options = CudaOptions { tokens_max: 64, memory: MemoryLimit::default() };
+    let options = CudaOptions { tokens_max: 64, memory: MemoryLimit::default(), batch_invariant: true };
     let mut gpu = CudaExecutor::new(&model, SimulatedDevice::new(1), options).unwrap();
     let found = embed(execute(&mut gpu, &batch, OutputKind::Embedding).swap_remove(0));
     let cosine = cosine(&found, &expected);

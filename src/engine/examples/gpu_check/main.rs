@@ -7,6 +7,7 @@
 //! | `load` | the time to compile and load each kernel |
 //! | `kernels` | the agreement of each kernel with the interpreter, on small inputs |
 //! | `embeddings` | the cosine of embeddings of MODEL to those of the CPU |
+//! | `library` | the same with cuBLASLt, if it is installed, and the products that it cannot execute |
 //! | `throughput` | tokens per second of MODEL, by length and number of sequences |
 //!
 //! `MODEL` is the directory of a BERT encoder such as all-MiniLM-L6-v2, and `CACHE` one for
@@ -39,7 +40,7 @@ const TOKENS_MAX: usize = 512 * 256;
 const TEXT_TOKENS_MAX: usize = 4096;
 /// Least cosine to the CPU, as in the tests on the interpreter.
 const COSINE_MIN: f64 = 0.9999;
-const USAGE: &str = "usage: gpu_check device|load|kernels, or gpu_check embeddings|throughput MODEL [CACHE]";
+const USAGE: &str = "usage: gpu_check device|load|kernels, or gpu_check embeddings|library|throughput MODEL [CACHE]";
 
 const TEXTS: [&str; 4] = [
     "A man is eating a piece of bread.",
@@ -82,7 +83,8 @@ fn run_stage(arguments: &[PathBuf]) -> CheckResult<StageFindings> {
         }
         "load" => load_kernels(&mut open()?),
         "kernels" => Ok(compare_all(&mut open()?)),
-        "embeddings" => compare_embeddings(model()?, open()?),
+        "embeddings" => compare_embeddings(model()?, open()?, true),
+        "library" => compare_embeddings(model()?, open()?, false),
         "throughput" => measure(model()?, open()?),
         _ => Err(USAGE.into()),
     }
@@ -115,11 +117,12 @@ fn compare_all(device: &mut CudaDevice) -> StageFindings {
     StageFindings { findings: json!({ "kernels": kernels }), agrees }
 }
 
-/// Compares the embedding of each text on the GPU with that on the CPU.
-fn compare_embeddings(model: &Path, device: CudaDevice) -> CheckResult<StageFindings> {
+/// Compares the embedding of each text on the GPU with that on the CPU. A library multiplies matrices
+/// on the GPU only if results may depend on the batch.
+fn compare_embeddings(model: &Path, device: CudaDevice, batch_invariant: bool) -> CheckResult<StageFindings> {
     let model = Model::open(model)?;
     let start = Instant::now();
-    let options = CudaOptions { tokens_max: TEXT_TOKENS_MAX, memory: MemoryLimit::default() };
+    let options = CudaOptions { tokens_max: TEXT_TOKENS_MAX, memory: MemoryLimit::default(), batch_invariant };
     let mut gpu = CudaExecutor::new(&model, device, options)?;
     let seconds = start.elapsed().as_secs_f64();
     let mut cpu = CpuExecutor::new(&model, CpuOptions { threads: None, tokens_max: TEXT_TOKENS_MAX })?;
@@ -132,6 +135,8 @@ fn compare_embeddings(model: &Path, device: CudaDevice) -> CheckResult<StageFind
     let agrees = cosines.len() == TEXTS.len() && cosines.iter().all(|cosine| *cosine >= COSINE_MIN);
     let findings = json!({
         "start_seconds": seconds,
+        "kernels": gpu.report().kernels,
+        "rejected": gpu.report().rejected,
         "compiled_kernels": gpu.device().compiled_kernels(),
         "weight_bytes": gpu.report().weight_bytes,
         "cosines": cosines,
@@ -158,7 +163,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 fn measure(model: &Path, device: CudaDevice) -> CheckResult<StageFindings> {
     let long = with_longest_sequences(model)?;
     let model = Model::open(long.path())?;
-    let options = CudaOptions { tokens_max: TOKENS_MAX, memory: MemoryLimit::default() };
+    let options = CudaOptions { tokens_max: TOKENS_MAX, memory: MemoryLimit::default(), batch_invariant: true };
     let mut gpu = CudaExecutor::new(&model, device, options)?;
     let rows = throughput::measure_rows(&model, &mut gpu)?;
     let usage = gpu.device_usage().unwrap_or_default();

@@ -9,7 +9,8 @@ fn refuse(model: &Model, device: SimulatedDevice, options: CudaOptions) -> Strin
 
 /// Enough for the weights and for a sequence, and less than the largest batch needs.
 const MEMORY_MAX: usize = 600_000;
-const OPTIONS: CudaOptions = CudaOptions { tokens_max: BATCH_MAX, memory: MemoryLimit::FreeShare(850_000) };
+const OPTIONS: CudaOptions =
+    CudaOptions { tokens_max: BATCH_MAX, memory: MemoryLimit::FreeShare(850_000), batch_invariant: true };
 
 #[test]
 fn models_without_kernels_are_refused_by_field() {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cuda::{
-    DeviceAddress, DeviceError, DeviceProperties, GpuDevice, GraphId, KernelId, KernelImage, KernelLaunch, StagedBytes,
-    StagingArea,
+    DeviceAddress, DeviceError, DeviceOperation, DeviceProperties, GpuDevice, GraphId, KernelId, KernelImage,
+    KernelLaunch, StagedBytes, StagingArea,
 };
 use crate::{LaunchArgument, SimulatedDevice};
 
@@ -98,11 +98,14 @@ impl GpuDevice for ScriptedDevice {
         }
     }
 
-    fn capture_graph(&mut self, launches: &[KernelLaunch]) -> Result<GraphId, DeviceError> {
-        let refused = launches.iter().find_map(|launch| (self.script)(&launch.arguments));
+    fn capture_graph(&mut self, operations: &[DeviceOperation]) -> Result<GraphId, DeviceError> {
+        let refused = operations.iter().find_map(|operation| match operation {
+            DeviceOperation::Launch(launch) => (self.script)(&launch.arguments),
+            DeviceOperation::Multiply(_) => None,
+        });
         match self.capture_error.or(refused) {
             Some(code) => Err(DeviceError::new("the capture of a graph", code, String::new())),
-            None => self.inner.capture_graph(launches),
+            None => self.inner.capture_graph(operations),
         }
     }
 

@@ -1,0 +1,185 @@
+//! The choice of a library for products, if the device has one and results may depend on the batch.
+//!
+//! A library that is installed is not one that was tested. So each of its products is computed
+//! once at the start, with the weights of the model, and compared with that of the kernel, which an
+//! interpreter tests. Another result, as of a wrong layout or of a damaged library, is not a matter
+//! of rounding, and the kernel executes that product. Other numbers of rows, for which the library
+//! may choose other algorithms, are not checked.
+
+use half::bf16;
+
+use super::device::{DeviceAddress, DeviceOperation, GpuDevice};
+use super::encoder_kernels::{ProductKernels, ProductOperands};
+use super::encoder_pass::EncoderPass;
+use super::fault::DeviceError;
+use super::gemm_plans::GemmPlans;
+use super::memory_plan::STORAGE_BYTES;
+
+/// Rows of the products: those of the smallest shape of a batch.
+const ROWS: usize = 64;
+/// Maximum of the norm of the difference by the norm of the result. Both round the same sum to
+/// bfloat16, with an error of at most 2^-9 of each element, and sum in other orders, which moves a
+/// few elements to their neighbours.
+const ERROR_MAX: f64 = 1.0 / 256.0;
+
+/// The choice of a library.
+#[derive(Debug, Default)]
+pub(crate) struct LibraryChoice {
+    pub(crate) plans: GemmPlans,
+    /// Name of the library; `None` if the kernels execute all products.
+    pub(crate) name: Option<String>,
+    /// The products that the library cannot execute, with the reason.
+    pub(crate) rejected: Vec<String>,
+}
+
+/// A product of every layer, by its role in the model.
+struct CheckedProduct<'a> {
+    role: &'static str,
+    kernels: &'a ProductKernels,
+    operands: ProductOperands,
+}
+
+/// Returns the size of the workspace of the library of a device; `None` if there is none, or if
+/// results must not depend on the batch.
+pub(crate) fn library_workspace(device: &mut impl GpuDevice, batch_invariant: bool) -> Option<usize> {
+    if batch_invariant {
+        return None;
+    }
+    device.gemm_provider().map(|provider| provider.workspace_bytes())
+}
+
+/// Checks the library, if one with this workspace was found.
+///
+/// # Errors
+/// The context is damaged.
+pub(crate) fn choose_library(
+    device: &mut impl GpuDevice,
+    pass: &EncoderPass,
+    workspace: Option<usize>,
+) -> Result<LibraryChoice, DeviceError> {
+    let name = match workspace {
+        Some(_) => device.gemm_provider().map(|provider| provider.name()),
+        None => None,
+    };
+    let Some(name) = name else { return Ok(LibraryChoice::default()) };
+    let products = checked_products(pass);
+    let mut plans = GemmPlans::new(Some(pass.arena.library));
+    let mut rejected = Vec::new();
+    for CheckedProduct { role, kernels, operands } in &products {
+        if let Some(reason) = find_obstacle(device, &mut plans, kernels, *operands)? {
+            plans.exclude(*operands);
+            rejected.push(format!("{name}, {role}: {reason}"));
+        }
+    }
+    if rejected.len() == products.len() {
+        return Ok(LibraryChoice { rejected, ..LibraryChoice::default() });
+    }
+    Ok(LibraryChoice { plans, name: Some(name), rejected })
+}
+
+/// Returns the products of the first layer, which have the shapes of all layers; none for a model
+/// without layers. Operands and results lie in regions that every batch overwrites.
+fn checked_products(pass: &EncoderPass) -> Vec<CheckedProduct<'_>> {
+    let (arena, kernels) = (pass.arena, &pass.kernels);
+    let Some(layer) = pass.weights.layers.first() else { return Vec::new() };
+    let operands = |layer, input, residual, out| ProductOperands { input, layer, residual, out, rows: ROWS };
+    vec![
+        CheckedProduct {
+            role: "queries, keys and values",
+            kernels: &kernels.product,
+            operands: operands(layer.qkv, arena.states, DeviceAddress::NULL, arena.wide),
+        },
+        CheckedProduct {
+            role: "output of the attention",
+            kernels: &kernels.residual,
+            operands: operands(layer.output, arena.states, arena.mixed, arena.wide),
+        },
+        CheckedProduct {
+            role: "output of the feed-forward block",
+            kernels: &kernels.residual,
+            operands: operands(layer.down, arena.wide, arena.mixed, arena.states),
+        },
+    ]
+}
+
+/// Returns the reason for which the library cannot execute a product, if there is one.
+fn find_obstacle(
+    device: &mut impl GpuDevice,
+    plans: &mut GemmPlans,
+    kernels: &ProductKernels,
+    operands: ProductOperands,
+) -> Result<Option<String>, DeviceError> {
+    match compare_product(device, plans, kernels, operands) {
+        Ok(obstacle) => Ok(obstacle),
+        Err(error) if error.is_fatal() => Err(error),
+        Err(error) => Ok(Some(error.to_string())),
+    }
+}
+
+/// Executes a product with the library and with the kernel.
+fn compare_product(
+    device: &mut impl GpuDevice,
+    plans: &mut GemmPlans,
+    kernels: &ProductKernels,
+    operands: ProductOperands,
+) -> Result<Option<String>, DeviceError> {
+    let product = plans.multiply(device, kernels, operands)?;
+    if !matches!(product, DeviceOperation::Multiply(_)) {
+        return Ok(Some("it has no plan".to_owned()));
+    }
+    let expected = run(device, &DeviceOperation::Launch(kernels.multiply(operands)?), operands)?;
+    let found = run(device, &product, operands)?;
+    let error = relative_error(&found, &expected);
+    // An error that is not a number is none that is allowed.
+    let agrees = error <= ERROR_MAX;
+    Ok((!agrees).then(|| format!("its result differs from that of the kernel by {error:.1e}")))
+}
+
+/// Returns numbers of bfloat16 in which no two neighbouring rows or columns are equal.
+fn pattern(count: usize, period: usize) -> Vec<u8> {
+    let value = |at: usize| {
+        let step = u8::try_from((at * 7 + at / 13) % period).unwrap_or(0);
+        bf16::from_f32(f32::from(step) / 16.0 - 1.0).to_le_bytes()
+    };
+    (0..count).flat_map(value).collect()
+}
+
+/// Executes a product of numbers between -1 and 1, and returns its result.
+fn run(
+    device: &mut impl GpuDevice,
+    operation: &DeviceOperation,
+    operands: ProductOperands,
+) -> Result<Vec<f64>, DeviceError> {
+    let ProductOperands { input, layer, residual, out, rows } = operands;
+    device.upload(input, &pattern(rows * layer.depth, 29))?;
+    if residual != DeviceAddress::NULL {
+        device.upload(residual, &pattern(rows * layer.columns, 31))?;
+    }
+    // All ones are no number, so that an element that is not written is found.
+    let mut bytes = vec![u8::MAX; rows * layer.columns * STORAGE_BYTES];
+    device.upload(out, &bytes)?;
+    device.perform(operation)?;
+    device.download(out, &mut bytes)?;
+    Ok(bytes.as_chunks().0.iter().map(|bytes| bf16::from_le_bytes(*bytes).to_f64()).collect())
+}
+
+/// Returns the norm of the difference by the norm of the expected numbers. It is not a number if
+/// one of them is none.
+fn relative_error(found: &[f64], expected: &[f64]) -> f64 {
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
+    let difference = norm(&mut found.iter().zip(expected).map(|(found, expected)| found - expected));
+    if difference == 0.0 { 0.0 } else { difference / norm(&mut expected.iter().copied()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_relative_to_the_result() {
+        assert!(relative_error(&[3.0, 4.0], &[3.0, 4.0]) <= 0.0);
+        assert!((relative_error(&[3.0, 4.5], &[3.0, 4.0]) - 0.1).abs() < 1e-12);
+        assert!(relative_error(&[1.0], &[0.0]) > ERROR_MAX);
+        assert!(relative_error(&[f64::NAN], &[1.0]).is_nan());
+    }
+}
