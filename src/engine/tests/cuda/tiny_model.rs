@@ -1,6 +1,7 @@
 //! Models with random weights in the shapes that the kernels support. They have the files and the
 //! names of a golden model, but no rows of 48 elements, which no kernel supports.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use groupage_batching::rng::SplitMix64;
@@ -112,7 +113,10 @@ fn write_weights(from: &Path, to: &Path, shape: TinyShape, fixed: impl Fn(&str) 
     files.sort();
     for file in files.iter().filter(|path| path.extension().is_some_and(|extension| extension == "safetensors")) {
         let bytes = std::fs::read(file).unwrap();
-        for (name, tensor) in SafeTensors::deserialize(&bytes).unwrap().iter() {
+        let tensors_of_file = SafeTensors::deserialize(&bytes).unwrap();
+        // Their order differs from process to process.
+        let ordered: BTreeMap<_, _> = tensors_of_file.iter().collect();
+        for (name, tensor) in ordered {
             if tensor.dtype() == Dtype::I64 {
                 continue;
             }
