@@ -41,34 +41,81 @@ impl SimdOperation for ActivateTile<'_> {
 fn activate<S: Simd>(simd: S, row: &mut [f32], function: Activation) {
     // The function is chosen outside of the loop.
     match function {
-        Activation::Gelu => map(simd, row, |x| gelu(simd, x)),
-        Activation::GeluTanh => map(simd, row, |x| gelu_tanh(simd, x)),
-        Activation::Relu => map(simd, row, |x| simd.max(simd.splat(0.0), x)),
-        Activation::Silu => map(simd, row, |x| simd.mul(x, sigmoid(simd, x))),
-        Activation::Tanh => map(simd, row, |x| tanh(simd, x)),
+        Activation::Gelu => map(simd, row, Gelu),
+        Activation::GeluTanh => map(simd, row, GeluTanh),
+        Activation::Relu => map(simd, row, Relu),
+        Activation::Silu => map(simd, row, Silu),
+        Activation::Tanh => map(simd, row, Tanh),
     }
 }
 
 #[inline(always)]
-fn map<S: Simd>(simd: S, row: &mut [f32], function: impl Fn(S::Vector) -> S::Vector) {
+fn map<S: Simd>(simd: S, row: &mut [f32], function: impl VectorFunction) {
     for chunk in row.chunks_mut(S::LANES) {
-        simd.store(function(simd.load(chunk)), chunk);
+        simd.store(function.apply(simd, simd.load(chunk)), chunk);
     }
 }
 
-#[inline(always)]
-fn gelu<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
-    let half = simd.mul(x, simd.splat(0.5));
-    simd.mul_add(half, erf(simd, simd.mul(x, simd.splat(std::f32::consts::FRAC_1_SQRT_2))), half)
+/// A function on vectors. It is no closure, because one that is passed to a function in two places is
+/// compiled on its own, without the instructions of the kernel, where each of them is a call.
+trait VectorFunction: Copy {
+    fn apply<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector;
 }
 
-/// `x/2 · (1 + tanh(u))` with `u = √(2/π) · (x + 0.044715 x³)`, which is `x · sigmoid(2u)`.
-#[inline(always)]
-fn gelu_tanh<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
-    const SQRT_2_OVER_PI: f32 = 0.797_884_6;
-    let square = simd.mul(x, x);
-    let factor = simd.mul_add(square, simd.splat(2.0 * SQRT_2_OVER_PI * 0.044_715), simd.splat(2.0 * SQRT_2_OVER_PI));
-    simd.mul(x, sigmoid(simd, simd.mul(x, factor)))
+#[derive(Clone, Copy)]
+struct Gelu;
+
+#[derive(Clone, Copy)]
+struct GeluTanh;
+
+#[derive(Clone, Copy)]
+struct Relu;
+
+#[derive(Clone, Copy)]
+struct Silu;
+
+#[derive(Clone, Copy)]
+struct Tanh;
+
+impl VectorFunction for Gelu {
+    #[inline(always)]
+    fn apply<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
+        let half = simd.mul(x, simd.splat(0.5));
+        simd.mul_add(half, erf(simd, simd.mul(x, simd.splat(std::f32::consts::FRAC_1_SQRT_2))), half)
+    }
+}
+
+impl VectorFunction for GeluTanh {
+    /// `x/2 · (1 + tanh(u))` with `u = √(2/π) · (x + 0.044715 x³)`, which is `x · sigmoid(2u)`.
+    #[inline(always)]
+    fn apply<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
+        const SQRT_2_OVER_PI: f32 = 0.797_884_6;
+        let square = simd.mul(x, x);
+        let factor =
+            simd.mul_add(square, simd.splat(2.0 * SQRT_2_OVER_PI * 0.044_715), simd.splat(2.0 * SQRT_2_OVER_PI));
+        simd.mul(x, sigmoid(simd, simd.mul(x, factor)))
+    }
+}
+
+impl VectorFunction for Relu {
+    #[inline(always)]
+    fn apply<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
+        simd.max(simd.splat(0.0), x)
+    }
+}
+
+impl VectorFunction for Silu {
+    #[inline(always)]
+    fn apply<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
+        simd.mul(x, sigmoid(simd, x))
+    }
+}
+
+impl VectorFunction for Tanh {
+    #[inline(always)]
+    fn apply<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
+        tanh(simd, x)
+    }
 }
 
 // === impl GateRows ===

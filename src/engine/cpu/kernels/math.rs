@@ -12,11 +12,20 @@ const LN_2_LOW: f32 = -2.121_944_4e-4;
 
 /// Evaluates a polynomial by Horner's scheme. `first` is the coefficient of the highest power.
 ///
-/// A function, because a closure that is called in two places may be compiled on its own, without the
-/// instructions of the kernel.
+/// Loops here and in the kernels are written out: the closure of an adapter such as `fold` may be
+/// compiled on its own, without the instructions of the kernel, where each of them is a call.
 #[inline(always)]
 fn horner<S: Simd>(simd: S, first: f32, rest: &[f32], x: S::Vector) -> S::Vector {
-    rest.iter().fold(simd.splat(first), |sum, coefficient| simd.mul_add(sum, x, simd.splat(*coefficient)))
+    horner_from(simd, simd.splat(first), rest, x)
+}
+
+/// Continues Horner's scheme from a sum.
+#[inline(always)]
+fn horner_from<S: Simd>(simd: S, mut sum: S::Vector, rest: &[f32], x: S::Vector) -> S::Vector {
+    for coefficient in rest {
+        sum = simd.mul_add(sum, x, simd.splat(*coefficient));
+    }
+    sum
 }
 
 /// The exponential function, by the polynomial of `expf` in the Cephes library (Moshier).
@@ -66,9 +75,7 @@ pub(super) fn erf<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
     let high = horner(simd, -1.728_534_7e-5, &[3.831_971_3e-4], magnitude);
     let low = horner(simd, -3.883_964_4e-3, &[2.425_462_2e-2], magnitude);
     let far = simd.mul_add(high, square, low);
-    let far = [-1.067_778_8e-1, -6.348_467e-1, -1.287_175_1e-1]
-        .iter()
-        .fold(far, |sum, coefficient| simd.mul_add(sum, magnitude, simd.splat(*coefficient)));
+    let far = horner_from(simd, far, &[-1.067_778_8e-1, -6.348_467e-1, -1.287_175_1e-1], magnitude);
     let zero = simd.splat(0.0);
     let exponent = simd.mul_add(far, magnitude, simd.sub(zero, magnitude));
     let far = simd.sub(simd.splat(1.0), exp(simd, exponent));

@@ -40,7 +40,10 @@ impl SimdOperation for NormalizeRows<'_> {
 /// Adds the elements of a row, in an order that depends on the width only.
 #[inline(always)]
 fn sum<S: Simd>(simd: S, row: &[f32]) -> f32 {
-    let total = row.chunks(S::LANES).fold(simd.splat(0.0), |sum, chunk| simd.add(sum, simd.load(chunk)));
+    let mut total = simd.splat(0.0);
+    for chunk in row.chunks(S::LANES) {
+        total = simd.add(total, simd.load(chunk));
+    }
     simd.sum(total)
 }
 
@@ -50,8 +53,10 @@ fn sum<S: Simd>(simd: S, row: &[f32]) -> f32 {
 fn sum_squares<S: Simd>(simd: S, row: &[f32], center: S::Vector) -> f32 {
     let chunks = row.chunks_exact(S::LANES);
     let rest = chunks.remainder();
-    let total =
-        chunks.fold(simd.splat(0.0), |sum, chunk| simd.add(sum, square_distance(simd, simd.load(chunk), center)));
+    let mut total = simd.splat(0.0);
+    for chunk in chunks {
+        total = simd.add(total, square_distance(simd, simd.load(chunk), center));
+    }
     // The zeros after the last element have a distance too, which is left out.
     let rest_squares = simd.to_array(square_distance(simd, simd.load(rest), center));
     simd.sum(total) + rest_squares.iter().take(rest.len()).sum::<f32>()

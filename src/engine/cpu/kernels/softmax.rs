@@ -25,10 +25,11 @@ impl SimdOperation for SoftmaxRow<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> f32 {
         let (vectors, rest) = self.scores.split_at_mut(self.scores.len() / S::LANES * S::LANES);
-        let max = vectors
-            .chunks_exact(S::LANES)
-            .fold(simd.splat(f32::NEG_INFINITY), |max, chunk| simd.max(max, simd.load(chunk)));
-        let max = rest.iter().copied().fold(simd.largest(max), f32::max);
+        let mut largest = simd.splat(f32::NEG_INFINITY);
+        for chunk in vectors.chunks_exact(S::LANES) {
+            largest = simd.max(largest, simd.load(chunk));
+        }
+        let max = rest.iter().copied().fold(simd.largest(largest), f32::max);
         let (max, factor) = (simd.splat(max), simd.splat(self.factor));
         let mut sum = simd.splat(0.0);
         for chunk in vectors.chunks_exact_mut(S::LANES) {
