@@ -9,7 +9,7 @@ use crate::pointer::Pointer;
 use crate::published::ModelKind;
 use crate::sagemaker;
 use crate::shape::{
-    BareValue, Class, ItemIs, Measure, ProtocolShape, ResultIndex, ResultType, SharedText, UnbatchedIf,
+    BareValue, Class, ItemIs, Measure, ProtocolShape, ResultIndex, ResultLayout, ResultType, SharedText, UnbatchedIf,
 };
 
 /// A route of TEI.
@@ -107,16 +107,12 @@ pub(crate) fn unknown_model() -> ProtocolShape {
 /// own body, and no shared call is ever written or split by this shape.
 pub(crate) fn documents() -> ProtocolShape {
     ProtocolShape {
+        items: vec![Pointer::from_static("/documents")],
+        results: ResultLayout::Lists(vec![Pointer::from_static("/results")]),
         // A list may have strings and objects.
         class: Class::None,
-        shared_text: Some(SharedText { at: Pointer::from_static("/query"), with_each: true }),
-        sorted: true,
-        index: Some(ResultIndex { at: Pointer::from_static("/index"), optional: false }),
-        element: ResultType::Object,
-        share_by: Measure::Text,
-        weight: Measure::Tokens,
         known: &DOCUMENTS,
-        ..ProtocolShape::plain("/documents", "/results")
+        ..rerank()
     }
 }
 

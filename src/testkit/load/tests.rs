@@ -154,6 +154,7 @@ async fn refused_and_unanswered_calls_are_counted_separately() {
     assert_eq!(report.refused + report.failed, report.offered);
     assert!(report.failed >= 1, "the one that holds the slot");
     assert!(report.refused >= 1);
+    assert_eq!(report.refused_by_server, report.refused, "no proxy is in between");
 }
 
 #[tokio::test]
