@@ -1,14 +1,15 @@
-//! Generated text in front of an overloaded engine: `just bench-generate`, or
+//! Text generation on an overloaded engine: `just bench-generate`, or
 //! `cargo bench --bench generate`.
 //!
-//! A stand-in engine batches continuously. It gets half as many calls again as it can answer, a fifth
-//! of them urgent: directly, through the proxy with fixed numbers of calls in flight, and through the
-//! proxy as it learns that number. All have the same calls at the same time, each in front of an
-//! engine of its own.
+//! The engine is a stand-in with continuous batching. It receives 1.5 times as many calls as it can
+//! answer, and a fifth of them are urgent. The contestants are the engine alone (`direct`), the
+//! proxy with a fixed limit of calls in flight (`slotsMax`), and the proxy that learns the limit
+//! (`learned`). All run at the same time with the same calls, and each has an engine of its own.
 //!
-//! Two figures count after the time for learning: the urgent calls whose first token arrives within
-//! the SLO, and the tokens of the engine. `--test` (as `cargo test` runs it) is a tiny run. The last
-//! line counts the bars met and missed.
+//! After the time for learning, two figures are measured: the share of urgent calls whose first
+//! token arrives within the SLO, and the tokens per second of the engine. `--test` (as `cargo test`
+//! runs it) makes a run of a few seconds. The last line counts the criteria that the learned limit
+//! meets and misses.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 #![expect(clippy::disallowed_methods, reason = "the engine and its clients keep real time")]
@@ -27,37 +28,41 @@ use engine::{Engine, EngineModel};
 use load::CallResult;
 use process::Process;
 
+/// The engine of every contestant.
 const MODEL: EngineModel = EngineModel {
     calls_max: 16,
     step_time: Duration::from_millis(20),
     time_per_call: Duration::from_micros(500),
     time_per_prompt: Duration::from_millis(5),
 };
+/// Minimum and maximum number of tokens of a response.
 const LENGTHS: (u64, u64) = (20, 100);
 /// Offered load, as a multiple of the engine's capacity.
 const OVERLOAD: f64 = 1.5;
 /// Maximum time to the first token of an urgent call.
 const SLO: Duration = Duration::from_secs(1);
-/// Bars: urgent calls within the SLO, and tokens as a part of those of the best fixed number.
-const WITHIN: f64 = 0.99;
-const TOKENS: f64 = 0.97;
+/// Criterion: minimum share of urgent calls within the SLO.
+const WITHIN_SLO_MIN: f64 = 0.99;
+/// Criterion: minimum rate of tokens, as a share of that of the best other contestant.
+const TOKENS_MIN: f64 = 0.97;
 
 /// Times of a run.
 #[derive(Debug, Clone, Copy)]
 struct RunTimes {
-    /// Calls that begin earlier do not count.
+    /// End of the time for learning. Calls that begin earlier are not counted.
     learned: Duration,
     end: Duration,
 }
 
-/// Result of one contestant.
+/// Result of a contestant: of the engine alone, or of the proxy with one limit.
 #[derive(Debug)]
 struct ContestantResult {
     name: String,
-    /// Part of the urgent calls that had their first token within the SLO.
+    /// Share of the urgent calls that had their first token within the SLO.
     within: f64,
     /// Median time to the first token: of urgent calls, and of all that were answered.
     medians: [Duration; 2],
+    /// Tokens per second of the engine.
     tokens: f64,
 }
 
@@ -80,22 +85,24 @@ fn main() {
     if tiny {
         return;
     }
-    let (ours, others) = results.split_last().expect("contestants");
+    let (learned, others) = results.split_last().expect("there is a contestant for each limit");
     let best = others.iter().map(|one| one.tokens).fold(0.0, f64::max);
-    let bars = [ours.within >= WITHIN, ours.tokens >= TOKENS * best];
-    println!("tokens {:.3} of the best", ours.tokens / best);
-    let met = bars.iter().filter(|met| **met).count();
-    println!("{met} met, {} missed", bars.len() - met);
+    let criteria = [learned.within >= WITHIN_SLO_MIN, learned.tokens >= TOKENS_MIN * best];
+    println!("tokens: {:.3} of the best other contestant", learned.tokens / best);
+    let met = criteria.iter().filter(|met| **met).count();
+    println!("{met} met, {} missed", criteria.len() - met);
 }
 
 async fn run_all(times: RunTimes) -> Vec<ContestantResult> {
-    // Calls per second that the engine answers while it is full.
+    // Time of the engine for each call while it is full: the steps of a call, shared by all calls
+    // in them, and the reading of its prompt. Its inverse is the capacity.
     let calls_max = u32::try_from(MODEL.calls_max).unwrap_or(u32::MAX);
     let mean = u32::try_from((LENGTHS.0 + LENGTHS.1) / 2).unwrap_or(u32::MAX);
-    let of_one = (MODEL.step_time + MODEL.time_per_call * calls_max) * mean / calls_max + MODEL.time_per_prompt;
-    let rate = OVERLOAD / of_one.as_secs_f64();
+    let time_per_call = (MODEL.step_time + MODEL.time_per_call * calls_max) * mean / calls_max + MODEL.time_per_prompt;
+    let rate = OVERLOAD / time_per_call.as_secs_f64();
     let calls = load::plan(1, times.end, rate, LENGTHS);
-    println!("{} calls, {rate:.1} a second, at an engine for {} calls at once", calls.len(), MODEL.calls_max);
+    println!("{} calls, {rate:.1} per second, to an engine for {} concurrent calls", calls.len(), MODEL.calls_max);
+    // `None` is the engine alone, and `{}` the learned limit, which has to be the last one.
     let limits = [None, Some("{slotsMax: 8}"), Some("{slotsMax: 16}"), Some("{slotsMax: 24}"), Some("{}")];
     let mut runs = Vec::new();
     for limits in limits {
@@ -103,7 +110,7 @@ async fn run_all(times: RunTimes) -> Vec<ContestantResult> {
     }
     let mut results = Vec::new();
     for run in runs {
-        results.push(run.await.expect("a contestant"));
+        results.push(run.await.expect("a contestant does not panic"));
     }
     results
 }
@@ -117,15 +124,15 @@ async fn run_one(limits: Option<&str>, calls: Vec<load::PlannedCall>, times: Run
         Process::groupage(&format!("http://{}", engine.address), &policy)
     });
     let address = proxy.as_ref().map_or(engine.address, |proxy| proxy.listen);
-    let counted = async {
+    let count_tokens = async {
         tokio::time::sleep(times.learned).await;
         let before = engine.tokens();
         tokio::time::sleep(times.end - times.learned).await;
         engine.tokens() - before
     };
-    let (results, tokens) = tokio::join!(load::run(address, calls, times.end), counted);
+    let (results, tokens) = tokio::join!(load::run(address, calls, times.end), count_tokens);
     let name = limits.map_or("direct".to_owned(), |limits| match limits {
-        "{}" => "ours".to_owned(),
+        "{}" => "learned".to_owned(),
         _ => limits.trim_matches(['{', '}']).to_owned(),
     });
     let seconds = (times.end - times.learned).as_secs_f64();
@@ -138,11 +145,11 @@ async fn run_one(limits: Option<&str>, calls: Vec<load::PlannedCall>, times: Run
 
 impl ContestantResult {
     fn new(name: String, results: &[CallResult], tokens: f64, times: RunTimes) -> Self {
-        // Calls of the last moments could not be answered in time by any contestant.
-        let counts = |result: &&CallResult| {
+        // Calls that begin shortly before the end cannot be answered by any contestant before it.
+        let is_counted = |result: &&CallResult| {
             result.call.at >= times.learned && result.call.at + SLO + Duration::from_secs(5) <= times.end
         };
-        let all: Vec<&CallResult> = results.iter().filter(counts).collect();
+        let all: Vec<&CallResult> = results.iter().filter(is_counted).collect();
         let urgent: Vec<&CallResult> = all.iter().copied().filter(|result| result.call.is_urgent).collect();
         let within = urgent.iter().filter(|result| result.first_token.is_some_and(|first| first <= SLO)).count();
         #[expect(clippy::cast_precision_loss, reason = "some hundreds of calls")]
@@ -151,6 +158,7 @@ impl ContestantResult {
     }
 }
 
+/// Returns the median time to the first token of the answered calls, or zero if none was answered.
 fn median(results: &[&CallResult]) -> Duration {
     let mut times: Vec<Duration> = results.iter().filter_map(|result| result.first_token).collect();
     times.sort_unstable();

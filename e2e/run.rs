@@ -1,4 +1,5 @@
-//! Runs the cases one after the other on one cluster, and prints the result and duration of each.
+//! The runner of the end-to-end cases: runs them one after the other on one cluster, and prints the
+//! result and the duration of each.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -17,10 +18,10 @@ use super::tools::now;
 
 /// Timeout of a case.
 const CASE_MAX: Duration = Duration::from_secs(300);
-/// Timeout of a case at full length.
-const CASE_AT_LENGTH_MAX: Duration = Duration::from_secs(3600);
+/// Timeout of a case with `--all`, by which cases run at full length.
+const FULL_LENGTH_CASE_MAX: Duration = Duration::from_secs(3600);
 /// Timeout for the collection of diagnostics after a failure.
-const KEEP_MAX: Duration = Duration::from_secs(60);
+const DIAGNOSTICS_MAX: Duration = Duration::from_secs(60);
 
 /// Number of cases by result.
 #[derive(Debug, Default)]
@@ -30,7 +31,8 @@ struct CaseCounts {
     skipped: usize,
 }
 
-/// Starts the cluster inside the namespaces and runs the cases on it.
+/// Starts a cluster and runs the cases on it, or a shell. The process is inside of the Linux
+/// namespaces that isolate the cluster from the machine. `kit` is a file with the prerequisites.
 pub(crate) fn run_inside_namespaces(kit: &Path) -> Result<ExitCode, TestError> {
     let kit: Prerequisites = serde_json::from_slice(&std::fs::read(kit)?)?;
     runtime()?.block_on(async {
@@ -41,11 +43,11 @@ pub(crate) fn run_inside_namespaces(kit: &Path) -> Result<ExitCode, TestError> {
             Err(fault) => {
                 let logs = kept.join("start");
                 cluster::keep_logs(&logs)?;
-                return Err(format!("the cluster does not start: {fault}\nkept: {}", logs.display()).into());
+                return Err(format!("the cluster does not start: {fault}\nlogs: {}", logs.display()).into());
             }
         };
         println!("cluster ready ({:.1} s)", now().duration_since(begun).as_secs_f64());
-        if cluster.kit.shell { shell(&cluster) } else { Ok(run_cases(cluster).await) }
+        if cluster.kit.shell { run_shell(&cluster) } else { Ok(run_cases(cluster).await) }
     })
 }
 
@@ -61,13 +63,14 @@ fn runtime() -> Result<tokio::runtime::Runtime, TestError> {
     Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
 }
 
-fn shell(cluster: &Cluster) -> Result<ExitCode, TestError> {
+/// Runs a shell in which `kubectl` reaches the cluster, until it exits.
+fn run_shell(cluster: &Cluster) -> Result<ExitCode, TestError> {
     let kubectl = cluster.kit.kept.join("kubectl");
-    // The shell finds `kubectl` by this name, and the binary selects its program by the name that
-    // it is called by.
+    // The Kubernetes binary contains several programs, and selects one by the name under which it
+    // is executed.
     std::fs::remove_file(&kubectl).ok();
     std::os::unix::fs::symlink(&cluster.kit.kube, &kubectl)?;
-    println!("a shell in the cluster; it ends with `exit`");
+    println!("a shell with kubectl for the cluster: leave it with `exit`");
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths(std::iter::once(cluster.kit.kept.clone()).chain(std::env::split_paths(&path)))?;
     let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/bash".into());
@@ -75,27 +78,29 @@ fn shell(cluster: &Cluster) -> Result<ExitCode, TestError> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Runs the selected cases, removes the installation, and prints the counts.
 async fn run_cases(cluster: Cluster) -> ExitCode {
     let begun = now();
     let cluster = Arc::new(cluster);
     let mut totals = CaseCounts::default();
-    // After a rename, errors that the case causes deliberately would count as defects.
+    // If a case in the list was renamed, the controller errors that it causes deliberately would
+    // count as failures.
     if let Some(name) =
         controller_errors::FAULT_CASES.into_iter().find(|name| cases::all().all(|case| case.name != *name))
     {
-        println!("e2e/silent.rs names {name}, which is no case");
+        println!("FAULT_CASES in e2e/controller_errors.rs has {name}, which is not the name of a case");
         totals.failed += 1;
     }
     for case in cases::all().filter(|case| cluster.kit.cases.iter().any(|name| *name == case.name)) {
-        if let Some(why) = missing_requirement(&cluster, &case) {
+        if let Some(reason) = missing_requirement(&cluster, &case) {
             totals.skipped += 1;
-            println!("SKIPPED {}: {why}", case.name);
+            println!("SKIPPED {}: {reason}", case.name);
             continue;
         }
         let begun = now();
-        let verdict = run_case(&cluster, &case).await;
+        let result = run_case(&cluster, &case).await;
         let took = now().duration_since(begun).as_secs_f64();
-        match verdict {
+        match result {
             Ok(numbers) => {
                 totals.passed += 1;
                 println!("ok      {}: {numbers} ({took:.1} s)", case.name);
@@ -107,7 +112,7 @@ async fn run_cases(cluster: Cluster) -> ExitCode {
         }
     }
     if let Err(fault) = installation::uninstall(&cluster).await {
-        println!("the installation was not removed: {fault}");
+        println!("cannot remove the installation: {fault}");
     }
     let CaseCounts { passed, failed, skipped } = totals;
     let took = now().duration_since(begun).as_secs_f64();
@@ -123,7 +128,7 @@ fn missing_requirement(cluster: &Cluster, case: &TestCase) -> Option<String> {
         Requirement::Python => cluster.kit.python.as_ref().err().cloned(),
         Requirement::Venv(name) => cluster.kit.venv(name).err(),
         Requirement::FullLength => {
-            (!cluster.kit.all).then(|| "runs with --all: another case covers the path".to_owned())
+            (!cluster.kit.all).then(|| "runs only with --all: another case covers the same code path".to_owned())
         }
     })
 }
@@ -132,29 +137,34 @@ fn missing_requirement(cluster: &Cluster, case: &TestCase) -> Option<String> {
 async fn run_case(cluster: &Arc<Cluster>, case: &TestCase) -> Result<String, TestError> {
     let space = TestNamespace::create(Arc::clone(cluster), case.namespace()).await?;
     let begun = now();
-    let limit = if cluster.kit.all { CASE_AT_LENGTH_MAX } else { CASE_MAX };
-    let verdict = match tokio::time::timeout(limit, case.run(&space)).await {
-        Ok(verdict) => verdict,
-        Err(_) => Err(format!("not over within {} s", limit.as_secs()).into()),
+    let limit = if cluster.kit.all { FULL_LENGTH_CASE_MAX } else { CASE_MAX };
+    let result = match tokio::time::timeout(limit, case.run(&space)).await {
+        Ok(result) => result,
+        Err(_) => Err(format!("not completed within {} s", limit.as_secs()).into()),
     };
+    // Crashes and logged errors fail a case even if all of its checks passed.
     let mut faults = cluster.node.as_ref().map(cluster::LocalNode::exit_reports).unwrap_or_default();
     faults.extend(controller_errors::errors(cluster, case.name, now().duration_since(begun)).await);
-    let verdict = match (verdict, faults.is_empty()) {
-        (verdict, true) => verdict,
+    let result = match (result, faults.is_empty()) {
+        (result, true) => result,
         (Ok(numbers), false) => Err(format!("{numbers}, but {}", faults.join("\n")).into()),
         (Err(fault), false) => Err(format!("{fault}\n{}", faults.join("\n")).into()),
     };
-    let kept = match &verdict {
+    let diagnostics = match &result {
         Ok(_) => None,
-        Err(_) => Some(match tokio::time::timeout(KEEP_MAX, collect_diagnostics(cluster, case.name)).await {
-            Ok(Ok(folder)) => format!("kept: {}", folder.display()),
-            Ok(Err(fault)) => format!("nothing kept: {fault}"),
-            Err(_) => format!("not all kept within {} s: {}", KEEP_MAX.as_secs(), cluster.kit.kept.display()),
+        Err(_) => Some(match tokio::time::timeout(DIAGNOSTICS_MAX, collect_diagnostics(cluster, case.name)).await {
+            Ok(Ok(folder)) => format!("diagnostics: {}", folder.display()),
+            Ok(Err(fault)) => format!("cannot collect diagnostics: {fault}"),
+            Err(_) => format!(
+                "diagnostics are incomplete after {} s: {}",
+                DIAGNOSTICS_MAX.as_secs(),
+                cluster.kit.kept.display()
+            ),
         }),
     };
-    let dropped = space.delete().await;
-    match (verdict, kept) {
-        (Ok(numbers), _) => dropped.map(|()| numbers),
-        (Err(fault), kept) => Err(format!("{fault}\n{}", kept.unwrap_or_default()).into()),
+    let deleted = space.delete().await;
+    match (result, diagnostics) {
+        (Ok(numbers), _) => deleted.map(|()| numbers),
+        (Err(fault), diagnostics) => Err(format!("{fault}\n{}", diagnostics.unwrap_or_default()).into()),
     }
 }

@@ -1,25 +1,27 @@
-//! Isolation of the failing members of a batch: determines the parts of a failed or too large batch
-//! that are tried next.
+//! Isolation of the failing members of a batch: selects the parts of a failed or too large batch
+//! that are sent again, and their order.
 //!
-//! The plan is pure; the upstream adapter executes it, one part after the other on the batch's own
-//! slot. A failed batch of up to `isolate_above` members is replayed member by member. A larger one
-//! is bisected, and the half that fails again is bisected again, so one bad member among N costs at
-//! most `1 + 2·⌈log2 N⌉` calls. A batch that was too large is sent again in parts under the limit
-//! that the upstream named, or in halves.
+//! The plan is pure; `proxy::upstream` executes it, one part after the other on the batch's own
+//! slot. A failed batch of up to `isolate_above` members (`failure.isolateAbove`) is replayed
+//! member by member. A larger one is bisected, and the half that fails again is bisected again.
+//! With the default of 4, one bad member among N therefore costs at most `1 + 2·⌈log2 N⌉` calls. A
+//! batch that was too large is sent again in parts of at most as many items as the upstream named
+//! in its refusal, or in halves if it named no number.
 
 use std::ops::Range;
 
-/// The outcome of a part.
+/// The outcome of a part that has to be divided further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PartOutcome {
     /// The part failed, and its members may be tried in smaller parts.
     Failed,
-    /// The part was too large.
+    /// The upstream refused the part because of its size.
     TooLarge {
         /// Maximum number of items, if the response names it.
         limit: Option<u32>,
     },
-    /// A response to several of its members must not be delivered to any of them.
+    /// The response to any part of several members would be as unusable, so single members are
+    /// tried next: for example, 401 or 405 for a credential or method that all members share.
     Inseparable,
 }
 
@@ -29,22 +31,25 @@ pub type MemberRange = Range<usize>;
 /// The isolation plan of one batch. Parts are tried in the order of the members.
 #[derive(Debug, Clone)]
 pub struct IsolationPlan {
+    /// Number of items of each member.
     items: Vec<u32>,
+    /// Maximum number of members of a part that is divided into single members at once.
     isolate_above: usize,
+    /// Stack of the parts that have not been tried; the last one is tried next.
     todo: Vec<MemberRange>,
 }
 
 // === impl IsolationPlan ===
 
 impl IsolationPlan {
-    /// Creates a plan for a batch with this outcome. `items` holds the number of items of each
+    /// Creates a plan for a batch with this outcome. `items` has the number of items of each
     /// member.
     #[must_use]
-    pub fn new(items: Vec<u32>, isolate_above: u32, verdict: PartOutcome) -> Self {
+    pub fn new(items: Vec<u32>, isolate_above: u32, outcome: PartOutcome) -> Self {
         let whole = 0..items.len();
         let isolate_above = usize::try_from(isolate_above).unwrap_or(usize::MAX);
         let mut this = Self { items, isolate_above, todo: Vec::new() };
-        this.record_outcome(whole, verdict);
+        this.record_outcome(whole, outcome);
         this
     }
 
@@ -55,11 +60,11 @@ impl IsolationPlan {
 
     /// Records the outcome of a part of more than one member and schedules its smaller parts next.
     /// The response to a single member is final, whatever it is.
-    pub fn record_outcome(&mut self, part: MemberRange, verdict: PartOutcome) {
+    pub fn record_outcome(&mut self, part: MemberRange, outcome: PartOutcome) {
         if part.len() < 2 {
             return;
         }
-        let parts = match verdict {
+        let parts = match outcome {
             PartOutcome::Inseparable => return self.split(part),
             PartOutcome::Failed if part.len() <= self.isolate_above => part.map(|i| i..i + 1).collect(),
             PartOutcome::Failed | PartOutcome::TooLarge { limit: None } => halves(&part),
@@ -73,7 +78,8 @@ impl IsolationPlan {
         self.todo.extend(parts.into_iter().rev());
     }
 
-    /// Splits a part that was not tried: each of its members is tried alone next.
+    /// Divides a part into single members, which are tried next. The part itself need not have been
+    /// tried.
     pub fn split(&mut self, part: MemberRange) {
         self.todo.extend(part.rev().map(|member| member..member + 1));
     }
@@ -84,23 +90,25 @@ impl IsolationPlan {
         self.todo.is_empty()
     }
 
-    /// Returns the parts that have not been tried, and tries no more.
+    /// Removes and returns the parts that have not been tried, in the order of the members.
     pub fn take_untried(&mut self) -> Vec<MemberRange> {
         let mut rest = std::mem::take(&mut self.todo);
         rest.reverse();
         rest
     }
 
+    /// Divides a part into ranges of whole members with at most `limit` items each. A member with
+    /// more items is a range of its own.
     fn pack(&self, part: &MemberRange, limit: u32) -> Vec<MemberRange> {
         let mut parts = Vec::new();
-        let (mut start, mut held) = (part.start, 0_u32);
+        let (mut start, mut packed) = (part.start, 0_u32);
         for i in part.clone() {
             let items = self.items.get(i).copied().unwrap_or(1);
-            if i > start && held.saturating_add(items) > limit {
+            if i > start && packed.saturating_add(items) > limit {
                 parts.push(start..i);
-                (start, held) = (i, 0);
+                (start, packed) = (i, 0);
             }
-            held = held.saturating_add(items);
+            packed = packed.saturating_add(items);
         }
         parts.push(start..part.end);
         parts
@@ -150,6 +158,7 @@ mod tests {
     fn one_bad_member_of_thirty_two_costs_at_most_eleven_calls() {
         for bad in 0..32 {
             let tried = run(32, 1, &[bad]);
+            // The call for the whole batch came before the plan.
             assert!(tried.len() <= 10, "{} calls for member {bad}", tried.len() + 1);
             assert!(tried.contains(&(bad..bad + 1)));
         }

@@ -3,23 +3,26 @@
 //!
 //! The limiter starts *open*: with nothing learned, every call is forwarded at once, as without a
 //! proxy. Two measurements close it. The **load curve** (`curve`) is the mean latency of unbatched
-//! calls over the number in flight when they were sent; where throughput stops growing, calls queue
-//! inside the server, and the limit drops to the knee at once (`narrow` searches the knee below it
-//! if calls queued at every load that was measured). A **trial** (`trial`) sends a few
-//! requests less for one wave of calls, and keeps the lower limit only if callers wait less. While
-//! the limiter is closed, held calls are dispatched in equal shares, and the largest batch doubles
-//! only as long as each size is measured to be cheaper per item (`growth`). The limiter opens again
-//! if a probe beside the limit is not slowed down, if a larger limit answers sooner, if a batch
-//! does not pay, if the server does not drain, if it answers less than before, or if callers wait
-//! longer than before (`harm`). Each conclusion that changes nothing doubles the time to its next
-//! test.
+//! calls over the number in flight when they were sent. Beyond its *knee*, the load at which
+//! throughput stops growing, calls queue inside the server: the limit is set to the knee at once,
+//! which is a *jump* (`jump`). If calls queued at every load that was measured, the knee is
+//! searched below the limit (`narrow`). A **trial** (`trial`) lowers the limit slightly for one
+//! wave of calls, and keeps the lower limit only if the mean sojourn time decreases.
+//!
+//! While the limiter is closed, the queued calls are dispatched in batches of equal size, and the
+//! maximum batch size doubles only as long as each size is measured to be cheaper per item
+//! (`growth`). The limiter opens again if a probe, which is a request beyond the limit, is not
+//! slowed down; if a larger limit shortens the sojourn time; if a batch costs as much as its calls
+//! one by one; if the requests from before a jump do not drain; or if throughput is lower or
+//! sojourn times are longer than while it was open (`harm`). Each test that changes nothing doubles
+//! the interval to the next one of its kind.
 //!
 //! Related work: concurrency limiters that compare latency with a base latency (TCP Vegas; the
 //! gradient limiters of Netflix `concurrency-limits`; Envoy's adaptive concurrency filter) use the
-//! least latency as the base, which noise and batches make too small, or a long mean, which is the
-//! queue itself once a closed loop of callers is steady. Here the base is the mean latency at few
-//! requests in flight. Gunther's Universal Scalability Law is the shape that the load curve
-//! samples: throughput over concurrency with a knee.
+//! least latency as the base, which noise and batches make too small, or a long mean, which
+//! includes the queueing time once a closed loop of clients has reached its steady state. Here the
+//! base is the mean latency at few requests in flight. The load curve samples the throughput over
+//! concurrency that Gunther's Universal Scalability Law describes.
 //!
 //! The limiter is pure: time is an argument. Left out: the selection of the calls of a batch and of
 //! the desired batch size (`adaptive`), and the lead by which a batch may be dispatched before
@@ -76,8 +79,8 @@ use wave::WaveTest;
 use super::math::to_f64;
 use super::tick::Tick;
 
-/// Lower bound of a refined limit, as a share of the limit measured last. It keeps noise in late
-/// batches from lowering the limit.
+/// Lower bound of a refined limit (see `refine`), as a share of the limit measured last. Without
+/// it, noise in the latency of slow batches would lower the limit step by step.
 const REFINE_MIN: f64 = 0.75;
 /// Refined limits above this multiple of the limit measured last indicate that the server has more
 /// room: the limit is then measured again.
@@ -90,19 +93,19 @@ pub(super) struct ConcurrencyLimiter {
     limit: Option<f64>,
     /// The limit during a trial.
     trial_limit: Option<f64>,
-    /// Set while a queue is being released.
+    /// Set while the calls that queued under a limit are dispatched after the limiter opened.
     gate: Option<QueueRelease>,
-    /// Set if the server is known to batch by itself, in which case the limiter stays open.
+    /// `true` if the server is known to batch by itself, in which case the limiter stays open.
     pinned: bool,
-    /// A configured limit at which calls were held. No test looks for room beyond it.
+    /// Configured limit by which calls were held. No test raises the limit above it.
     policy_limit: Option<u32>,
     curve: LoadCurve,
     wave: WaveTest,
     burst: BurstTest,
     /// The knee found by the wave test or the burst test, until the limit is set by it.
     wave_knee: Option<Knee>,
-    /// Set if unbatched calls take longer than before at the same concurrency, or may have done so
-    /// from the start, and no trial has shown yet whether they queue.
+    /// `true` if unbatched calls take longer than before at the same concurrency, or may have taken
+    /// longer from the start, and no trial has determined yet whether they queue in the server.
     slower: bool,
     level: LatencyModel,
     growth: BatchCap,
@@ -111,7 +114,7 @@ pub(super) struct ConcurrencyLimiter {
     trial: Option<LimitTrial>,
     pairs: PairTest,
     probe: UpwardProbe,
-    /// Set if the limit was found by a jump and the requests from before it are still draining.
+    /// Set after a jump, until the requests that were in flight before it have been answered.
     draining: Option<LimitDrain>,
     /// The knee that the last jump was made for; `None` if the limit was found by trials or was
     /// restored.
@@ -123,12 +126,13 @@ pub(super) struct ConcurrencyLimiter {
     /// Set if the policy orders calls, so that calls queue here while the server is saturated, even
     /// if none can be merged.
     ordered: bool,
-    /// Set while the limit only orders calls.
+    /// Set while the limit serves only to order calls by the policy, and not to merge them.
     ordering: Option<OrderingTest>,
-    /// End of the time after an answer that streamed during which no limit orders calls.
+    /// End of the period after a streamed answer in which no limit is set to order calls.
     streams_until: Tick,
     occupancy: StreamOccupancy,
-    /// The limit of a class whose answers are generated and streamed, which has no other.
+    /// Limiter of a cost class with generated, streamed answers. No other limit applies to
+    /// such a class.
     streams: StreamLimiter,
     schedule: Schedule,
     /// The reason for being open, for reports.
@@ -142,15 +146,15 @@ pub(super) struct ConcurrencyLimiter {
     /// Batches of several calls in flight. Unbatched calls beside them are no samples of the load
     /// curve.
     batches: u32,
-    /// Batches of the newest size in flight.
+    /// Batches in flight of the newest size, which is the largest one that `growth` allows.
     newest: u32,
-    /// Answered items of mergeable calls.
+    /// Answered items of mergeable calls, and those calls.
     answered: u64,
     answered_calls: u64,
     /// Time of the last response to a request with mergeable calls.
     last_merged: Tick,
-    /// Responses since then to unbatched calls that had nothing to merge with while other calls
-    /// waited.
+    /// Number of responses since `last_merged` to calls that could not be merged, while calls were
+    /// queued.
     unmerged: u32,
     /// Dispatch time of the last request with mergeable calls.
     last_sent: Tick,
@@ -205,18 +209,19 @@ impl ConcurrencyLimiter {
         }
     }
 
-    /// Creates a limiter that starts at a restored limit, with low confidence: the limit is probed
-    /// at once.
+    /// Creates a limiter that starts at a restored limit and the latency of a lone call, in
+    /// nanoseconds. Both may be outdated, so the limit is probed at once.
     pub(super) fn limited(limit: u32, lone: u64) -> Self {
-        let mut flow = Self::new();
+        let mut limiter = Self::new();
         let limit = f64::from(limit.max(1));
-        flow.set_limit(limit);
-        flow.level.set_lone(to_f64(lone), 1.0, limit);
-        flow
+        limiter.set_limit(limit);
+        limiter.level.set_lone(to_f64(lone), 1.0, limit);
+        limiter
     }
 
-    /// Records that requests of an earlier limiter are in flight. If the server is saturated by
-    /// them, the load curve has no cell without a queue, so a trial is made as after a change.
+    /// Records that requests of an earlier limiter are in flight. If they saturate the server, the
+    /// load curve has no measurement without a queue, so a trial is made as if calls had become
+    /// slower.
     pub(super) fn on_loaded_start(&mut self) {
         self.slower = true;
     }
@@ -226,8 +231,8 @@ impl ConcurrencyLimiter {
         self.limit.is_none() && self.trial.is_none()
     }
 
-    /// Returns `true` while a limit is being tested, with this many items queued. Meanwhile nothing
-    /// is held for more calls, and leads do not move the limit.
+    /// Returns `true` while a limit is being tested. `queued` is the number of queued items.
+    /// Meanwhile no batch is held for further calls, and `refine` does not change the limit.
     pub(super) fn is_testing(&self, queued: u64) -> bool {
         let splitting = self.probe.left > 0 && self.probe.count == 0;
         self.trial.is_some()
@@ -238,8 +243,8 @@ impl ConcurrencyLimiter {
             || self.is_growing(queued)
     }
 
-    /// Returns `true` if the largest size allowed yet is less than an equal share of the items
-    /// present.
+    /// Returns `true` if the maximum batch size is still smaller than the equal share of a batch in
+    /// the items that are queued or in flight.
     pub(super) fn is_growing(&self, queued: u64) -> bool {
         let all = to_f64(self.items_here(queued));
         !self.growth.is_uncapped()
@@ -251,8 +256,8 @@ impl ConcurrencyLimiter {
         self.draining.is_some_and(|draining| now <= draining.until)
     }
 
-    /// Returns the time of the last change of state. Requests sent before it are no evidence for
-    /// the limit.
+    /// Returns the time of the last change of state. Requests that were sent before it are not
+    /// evidence about the current limit.
     pub(super) fn settled_since(&self) -> Tick {
         self.schedule.since
     }
@@ -274,7 +279,7 @@ impl ConcurrencyLimiter {
             && self.trial_limit.or(self.limit).is_none_or(below)
     }
 
-    /// Sets whether the server is known to batch by itself.
+    /// Sets whether the server is known to batch by itself. While it is, the limiter stays open.
     pub(super) fn pin_open(&mut self, now: Tick, pinned: bool) {
         if pinned && !self.pinned {
             self.open(now, OpenReason::ServerBatches);
@@ -284,8 +289,8 @@ impl ConcurrencyLimiter {
         self.pinned = pinned;
     }
 
-    /// Records that calls are held by a configured limit. They wait anyway, so they are merged
-    /// meanwhile.
+    /// Records that calls are held by a configured limit. Since they wait in any case, the limiter
+    /// closes at this limit, so that they are merged.
     pub(super) fn on_policy_limit(&mut self, now: Tick, policy_limit: u32) {
         if !self.is_open() || self.pinned || self.gate.is_some() || now < self.schedule.jump {
             return;
@@ -305,7 +310,8 @@ impl ConcurrencyLimiter {
         self.policy_limit.is_none_or(|policy_limit| self.limit.is_some_and(|limit| limit < f64::from(policy_limit)))
     }
 
-    /// Applies a limit refined by `slots`, unless a limit is being tested.
+    /// Applies the limit that `slots` estimates from the executions in flight, unless a limit is
+    /// being tested.
     pub(super) fn refine(&mut self, now: Tick, limit: u32, queued: u64) {
         if self.limit.is_none() || self.ordering.is_some() || self.is_testing(queued) {
             return;
@@ -314,12 +320,13 @@ impl ConcurrencyLimiter {
             let early = now < self.schedule.room_from;
             match self.limit {
                 _ if early => {}
-                // Overlapping executions are only a hint. A probe decides, and a server that runs
-                // one request at a time slows it down.
-                Some(limit) if limit <= PROBE_LIMIT_MAX => {
+                // Overlapping executions are only weak evidence. A probe decides: it is slowed down
+                // by a server that executes one request at a time.
+                Some(current) if current <= PROBE_LIMIT_MAX => {
                     (self.probe.next, self.probe.split) = (self.probe.next.min(now), self.probe.split.min(now));
                 }
-                // Batches that share a processor overlap even without room, so a trial decides.
+                // Batches that share a processor overlap even if the server has no room for more,
+                // so a trial decides.
                 _ => self.schedule.look_for_room(now),
             }
             return;

@@ -205,7 +205,7 @@ impl StatusWriter {
         }
         let written = self.written.lock();
         for (key, next) in &desired.policies {
-            let Some(policy) = round.world.policies.get(key) else { continue };
+            let Some(policy) = round.cluster.policies.get(key) else { continue };
             let last = written.get(key).filter(|(_, at)| now.since(*at) < UNOBSERVED_TIMEOUT).map(|(status, _)| status);
             // A status differs from the observed one, or from the last written one if the watch has
             // not delivered that yet.
@@ -216,7 +216,7 @@ impl StatusWriter {
             }
         }
         for (key, next) in &desired.profiles {
-            let known = round.world.profiles.get(key).map(|profile| &profile.status);
+            let known = round.cluster.profiles.get(key).map(|profile| &profile.status);
             if known.is_some_and(|known| known != next) && self.is_due(WriteKind::Profile, key, GRADUAL_INTERVAL, now) {
                 writes.push(PendingWrite::Profile(key.clone(), Box::new(next.clone())));
             }

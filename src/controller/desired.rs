@@ -41,8 +41,8 @@ pub struct NewProfile {
 /// Result of one round, shared by all readers.
 #[derive(Debug, Clone, Default)]
 pub struct ReconcileResult {
-    /// The cluster state.
-    pub world: ClusterState,
+    /// The cluster state that the round observed.
+    pub cluster: ClusterState,
     /// The assignment of pods to policies.
     pub attached: AttachmentMap,
     /// The desired state.

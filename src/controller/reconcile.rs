@@ -78,25 +78,30 @@ impl Reconciler {
                 () = wait_for_shutdown(&mut stop) => return,
             }
             changes.borrow_and_update();
-            let world = self.shared.world();
+            let cluster = self.shared.world();
             // Conclusions from a partial cluster state would be wrong.
-            if !world.is_synced {
+            if !cluster.is_synced {
                 continue;
             }
             number += 1;
-            rounds.send_replace(Arc::new(self.run_round(world, number)));
+            rounds.send_replace(Arc::new(self.run_round(cluster, number)));
         }
     }
 
-    fn run_round(&self, world: ClusterState, number: u64) -> ReconcileResult {
+    fn run_round(&self, cluster: ClusterState, number: u64) -> ReconcileResult {
         let start = self.clock.now();
         let now = wall_clock_now();
         let leads = self.leadership.is_leader();
-        let attached = attach_all(&world, self.inject_by_default, &self.excluded);
-        let observed = self.source.observe(&world, &attached, leads, now);
+        let attached = attach_all(&cluster, self.inject_by_default, &self.excluded);
+        let observed = self.source.observe(&cluster, &attached, leads, now);
         let (gaps, written) = (self.gaps.results(), self.written.statuses());
-        let input =
-            RecomputeInput { world: &world, attached: &attached, observed: &observed, gaps: &gaps, written: &written };
+        let input = RecomputeInput {
+            world: &cluster,
+            attached: &attached,
+            observed: &observed,
+            gaps: &gaps,
+            written: &written,
+        };
         let desired = recompute(input, now);
         self.metrics.record_reconcile(self.clock.now().since(start));
         self.metrics.set_pods_missing(desired.missing.len());
@@ -114,7 +119,7 @@ impl Reconciler {
                 }
             }
         }
-        ReconcileResult { world, attached, desired, number }
+        ReconcileResult { cluster, attached, desired, number }
     }
 }
 

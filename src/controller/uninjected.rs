@@ -62,7 +62,7 @@ impl InjectionGaps {
     fn take_due(&self, round: &ReconcileResult, now: Tick) -> Vec<Arc<Pod>> {
         let mut entries = self.lock();
         let requesting: Vec<&Arc<Pod>> =
-            round.attached.uninjected.keys().filter_map(|key| round.world.uninjected_pods.get(key)).collect();
+            round.attached.uninjected.keys().filter_map(|key| round.cluster.uninjected_pods.get(key)).collect();
         let uids: BTreeSet<&str> = requesting.iter().map(|pod| pod.meta.uid.as_str()).collect();
         entries.retain(|uid, _| uids.contains(uid.as_str()));
         let is_due = |pod: &&&Arc<Pod>| {
@@ -121,7 +121,7 @@ pub async fn classify_uninjected(
             }
             match tokio::time::timeout(CALL_TIMEOUT, read(&client, &pod.meta.key)).await {
                 Ok(Ok(Some(object))) if object["metadata"]["uid"] == pod.meta.uid.as_str() => {
-                    if let Some(gap) = installation.classify(&pod.meta.key, object, &round.world) {
+                    if let Some(gap) = installation.classify(&pod.meta.key, object, &round.cluster) {
                         changed |= gaps.record(pod, gap, clock.now());
                     }
                 }
@@ -187,9 +187,9 @@ mod tests {
     use crate::attachment::attach_all;
     use crate::cluster_state::fixtures::*;
 
-    fn round(world: ClusterState) -> ReconcileResult {
-        let attached = attach_all(&world, true, &BTreeSet::new());
-        ReconcileResult { world, attached, ..ReconcileResult::default() }
+    fn round(cluster: ClusterState) -> ReconcileResult {
+        let attached = attach_all(&cluster, true, &BTreeSet::new());
+        ReconcileResult { cluster, attached, ..ReconcileResult::default() }
     }
 
     #[test]

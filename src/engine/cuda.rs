@@ -10,10 +10,11 @@
 //!   `device_memory` reserves it, and `device_weights` copies the weights.
 //! - `gemm_provider` is the interface of libraries that multiply matrices, `gemm_choice` checks
 //!   one, and `gemm_plans` has its plans.
-//! - `batch_execution` executes a batch: `batch_split` divides it, `batch_inputs` lays it out,
-//!   `encoder_kernels` and `encoder_pass` have the launches, `graph_cache` decides which of them are
-//!   replayed as a graph, and `batch_outputs` copies the results. `batch_pipeline` overlaps the copy
-//!   of the inputs of a batch with the execution of another one, and `submitted_batch` has both.
+//! - `batch_execution` executes a batch: `token_ceiling` divides it, `batch_inputs` lays it out,
+//!   `encoder_kernels` and `encoder_pass` have the launches, `graph_cache` decides which of them
+//!   are replayed as a graph, and `batch_outputs` copies the results. `batch_pipeline` overlaps the
+//!   copy of the inputs of a batch with the execution of another one, and `submitted_batch` has
+//!   both.
 //! - `device_choice` decides between GPU and CPU, `open_executor` opens the chosen GPU, `driver`
 //!   calls the driver, `kernel_load` loads kernels, `cubin_cache` keeps compiled ones, and
 //!   `kernel_parity` compares two devices.
@@ -25,7 +26,6 @@ mod batch_execution;
 mod batch_inputs;
 mod batch_outputs;
 mod batch_pipeline;
-mod batch_split;
 mod cubin_cache;
 mod device;
 mod device_address;
@@ -55,10 +55,10 @@ mod open_executor;
 #[cfg(any(test, feature = "simulator"))]
 mod simulated;
 mod submitted_batch;
+mod token_ceiling;
 
 use std::fmt;
 
-use self::batch_split::TokenCeiling;
 pub use self::cubin_cache::{CubinCache, CubinKey};
 pub use self::device::{
     DeviceAddress, DeviceOperation, DeviceProperties, GpuDevice, GraphId, KernelId, KernelLaunch, LaunchArgument,
@@ -87,6 +87,7 @@ pub use self::open_executor::open_gpu_executor;
 #[cfg(any(test, feature = "simulator"))]
 pub use self::simulated::{SimulatedDevice, SimulatedLibrary};
 use self::submitted_batch::SubmittedBatches;
+use self::token_ceiling::TokenCeiling;
 use crate::batch::PackedBatch;
 use crate::cpu::TOKENS_MAX;
 use crate::error::LoadError;

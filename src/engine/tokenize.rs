@@ -1,4 +1,8 @@
-//! Tokenizers of models: texts and pairs to sequences of token ids, and back.
+//! Tokenizers of models: conversion of texts, and of pairs of texts, to sequences of token ids, and
+//! of token ids to text.
+//!
+//! Special tokens are those that a model adds to the tokens of a text, such as `[CLS]` and `[SEP]`.
+//! A segment type (`token_type_ids` of BERT) distinguishes the two texts of a pair.
 
 mod detail;
 mod file;
@@ -21,36 +25,42 @@ use crate::sentence::SentenceConfig;
 
 const FILE: &str = "tokenizer.json";
 
-/// Maximum size of a text in bytes: 64 for each of the positions that a model can have at most,
-/// where tokens of natural language have about 4. Work and memory of a tokenizer grow with the
-/// text, also if most of its tokens are left out.
+/// Maximum size of a text in bytes: 64 for each token of the longest sequence that any model can
+/// have, while a token of natural language has about 4. The time and memory of a tokenizer grow
+/// with the whole text, even if most of its tokens are then left out.
 const TEXT_BYTES_MAX: usize = 64 * POSITIONS_MAX;
 
 /// Tokens of one input, ready for an executor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenSequence {
     ids: Vec<u32>,
-    /// Segment types, as many as `ids`.
+    /// Segment type of each token.
     type_ids: Vec<u32>,
     is_truncated: bool,
 }
 
-/// The tokenizer of a model, with the limits of its encoder. It is used on any thread.
+/// The tokenizer of a model, with the limits of its encoder. It may be shared between threads.
 pub struct TextTokenizer {
     tokenizer: Tokenizer,
+    /// Side of truncation if a call selects none.
     direction: TruncationDirection,
+    /// Number of tokens with an embedding.
     vocabulary: usize,
+    /// Number of segment types with an embedding, at least 1.
     types: usize,
+    /// Maximum number of tokens of a sequence, special tokens included.
     tokens_max: usize,
 }
 
 /// Error of an input that cannot be encoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// The input has more tokens than the model takes.
-    #[error("the input has {tokens} tokens and the model takes {tokens_max}: shorten it, or allow truncation")]
+    /// The input has more tokens than the model accepts.
+    #[error(
+        "the input has {tokens} tokens and the model accepts at most {tokens_max}: shorten it, or allow truncation"
+    )]
     TooLong {
-        /// Number of tokens with those that the model adds.
+        /// Number of tokens, special tokens included.
         tokens: usize,
         /// Limit of the model.
         tokens_max: usize,
@@ -59,7 +69,9 @@ pub enum TokenError {
     #[error("the input has no token: send a text or at least one token id")]
     Empty,
     /// A token id has no embedding.
-    #[error("token id {id} at position {position} is outside of the vocabulary of {vocabulary} tokens")]
+    #[error(
+        "token id {id} at position {position} is outside of the vocabulary of {vocabulary} tokens: send ids below that number"
+    )]
     UnknownId {
         /// The token id.
         id: u32,
@@ -76,19 +88,19 @@ pub enum TokenError {
 // === impl TokenSequence ===
 
 impl TokenSequence {
-    /// Token ids, with those that the model adds.
+    /// Returns the token ids, special tokens included.
     #[must_use]
     pub fn ids(&self) -> &[u32] {
         &self.ids
     }
 
-    /// Segment types, as many as ids.
+    /// Returns the segment type of each token.
     #[must_use]
     pub fn type_ids(&self) -> &[u32] {
         &self.type_ids
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ids.len()
@@ -111,9 +123,9 @@ impl TokenSequence {
 // === impl TextTokenizer ===
 
 impl TextTokenizer {
-    /// Reads `tokenizer.json` and applies the settings of `tokenizer_config.json`. The length of
-    /// its own truncation and its padding are ignored: they are often leftovers of training, and
-    /// differ from those of the model.
+    /// Reads `tokenizer.json` and applies the settings of `tokenizer_config.json`. The truncation
+    /// length and the padding in `tokenizer.json` are ignored: they often remain from the training
+    /// of the model, and differ from the limits that it has in use.
     pub(crate) fn load(config: &EncoderConfig, sentence: &SentenceConfig) -> Result<Self, LoadError> {
         let directory = &sentence.encoder;
         let bytes = directory.read_required(FILE, TOKENIZER_BYTES_MAX)?;
@@ -132,8 +144,9 @@ impl TextTokenizer {
             settings::add_lowercase(&mut tokenizer).map_err(failed)?;
         }
         file::check(&tokenizer).map_err(error)?;
-        // sentence-transformers takes the length of its own file before that of the tokenizer. More
-        // tokens than positions would fail there.
+        // sentence-transformers prefers the length of its own configuration file to that of the
+        // tokenizer. It fails for more tokens than the model has positions, so the length is
+        // limited to them below.
         let length = sentence.length_max.or(settings.length).unwrap_or(usize::MAX);
         Ok(Self {
             tokenizer,
@@ -141,7 +154,7 @@ impl TextTokenizer {
             vocabulary: config.vocabulary,
             types: match config.positions {
                 PositionScheme::Absolute if settings.uses_types => config.types,
-                // The layers of RoBERTa have one segment type, those of ModernBERT none.
+                // RoBERTa has a single segment type, and ModernBERT has no embedding of them.
                 _ => 1,
             },
             tokens_max: length.min(config.positions_max),
@@ -153,28 +166,29 @@ impl TextTokenizer {
         self.tokens_max = self.tokens_max.min(tokens_max);
     }
 
-    /// Maximum number of tokens of a sequence, with those that the model adds.
+    /// Returns the maximum number of tokens of a sequence, special tokens included.
     #[must_use]
     pub fn tokens_max(&self) -> usize {
         self.tokens_max
     }
 
-    /// Number of tokens with an embedding.
+    /// Returns the number of tokens with an embedding.
     #[must_use]
     pub fn vocabulary(&self) -> usize {
         self.vocabulary
     }
 
-    /// Encodes a text with the tokens that the model adds.
+    /// Encodes a text, and adds the special tokens of the model.
     ///
     /// # Errors
-    /// The text is too long and not to be truncated, or it cannot be encoded.
+    /// The text is too long and truncation is not allowed, or it cannot be encoded.
     pub fn encode_text(&self, text: &str, truncation: impl Into<Truncation>) -> Result<TokenSequence, TokenError> {
         self.encode(text, None, truncation.into())
     }
 
-    /// Encodes a pair, as of a query and a text. A pair that is too long loses tokens of its longer
-    /// part first (*longest first*).
+    /// Encodes a pair of texts, such as a query and a document, and adds the special tokens of the
+    /// model. If the pair is too long, tokens of its longer text are left out first (the strategy
+    /// `longest_first` of the `transformers` library).
     ///
     /// # Errors
     /// As [`Self::encode_text`].
@@ -187,12 +201,12 @@ impl TextTokenizer {
         self.encode(first, Some(second), truncation.into())
     }
 
-    /// Checks token ids of a caller. They are used as they are: with the tokens that the model
-    /// needs, if the caller wants those.
+    /// Checks token ids that a caller sent in place of a text, and truncates them if necessary. No
+    /// special tokens are added: the ids have to include those that the model requires.
     ///
     /// # Errors
-    /// There is no id, an id is outside of the vocabulary, or there are too many and they are not to
-    /// be truncated.
+    /// There is no id, an id is outside of the vocabulary, or there are too many ids and truncation
+    /// is not allowed.
     pub fn encode_ids(&self, ids: &[u32], truncation: impl Into<Truncation>) -> Result<TokenSequence, TokenError> {
         let is_truncated = ids.len() > self.tokens_max;
         let kept: Vec<u32> = match truncation.into().direction(self.direction) {
@@ -208,7 +222,7 @@ impl TextTokenizer {
         self.checked(TokenSequence { ids: kept, type_ids, is_truncated })
     }
 
-    /// Returns the text of token ids, with or without the text of special tokens.
+    /// Returns the text of token ids. `skips_special` leaves out the special tokens.
     ///
     /// # Errors
     /// The decoder of the tokenizer fails.
@@ -217,10 +231,11 @@ impl TextTokenizer {
         file::catch_panic(|| decode().map_err(|error| TokenError::Tokenizer(error.to_string())))
     }
 
-    /// Returns every token of a text, of any length, with its position in the text.
+    /// Returns every token of a text with its position in the text, in this unit. The number of
+    /// tokens is not limited. `adds_special` adds the special tokens of the model.
     ///
     /// # Errors
-    /// The tokenizer fails.
+    /// The text has too many bytes, or the tokenizer fails.
     pub fn list_tokens(
         &self,
         text: &str,
@@ -238,6 +253,8 @@ impl TextTokenizer {
         file::catch_panic(|| self.encode_unchecked(first, second, direction))
     }
 
+    /// Encodes a text or a pair after the check of its size. A panic of the `tokenizers` crate is
+    /// not caught here.
     fn encode_unchecked(
         &self,
         first: &str,
@@ -248,11 +265,12 @@ impl TextTokenizer {
         let encode = |text: &str| self.tokenizer.encode_fast(text, false).map_err(failed);
         let first = encode(first)?;
         let second = second.map(encode).transpose()?.map(|mut second| {
-            // The post-processor `BertProcessing` keeps the segment types of its input.
+            // The post-processor `BertProcessing` keeps the segment types of its input, so those of
+            // the second text are set here.
             second.set_type_ids(vec![1; second.len()]);
             second
         });
-        let added = self.tokenizer.get_post_processor().map_or(0, |added| added.added_tokens(second.is_some()));
+        let added = self.tokenizer.get_post_processor().map_or(0, |post| post.added_tokens(second.is_some()));
         let tokens = first.len() + second.as_ref().map_or(0, tokenizers::Encoding::len);
         let room = self.tokens_max.saturating_sub(added);
         let is_truncated = tokens > room;
@@ -266,7 +284,8 @@ impl TextTokenizer {
         self.checked(TokenSequence { ids, type_ids, is_truncated })
     }
 
-    /// Checks that every token has its embeddings.
+    /// Checks that the length is allowed and that every token has an embedding. A segment type
+    /// without an embedding is replaced by the last one.
     fn checked(&self, mut sequence: TokenSequence) -> Result<TokenSequence, TokenError> {
         if sequence.ids.is_empty() {
             return Err(TokenError::Empty);
@@ -286,7 +305,7 @@ impl TextTokenizer {
 }
 
 impl fmt::Debug for TextTokenizer {
-    /// Prints the limits only: a vocabulary has a hundred thousand entries.
+    /// Formats only the limits, because a vocabulary may have a hundred thousand entries.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { vocabulary, tokens_max, .. } = self;
         f.debug_struct("TextTokenizer")
@@ -301,5 +320,5 @@ fn check_size(text: &str) -> Result<(), TokenError> {
         return Ok(());
     }
     let bytes = text.len();
-    Err(TokenError::Tokenizer(format!("the text has {bytes} bytes, of at most {TEXT_BYTES_MAX}: shorten it")))
+    Err(TokenError::Tokenizer(format!("the text has {bytes} bytes and may have at most {TEXT_BYTES_MAX}: shorten it")))
 }

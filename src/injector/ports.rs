@@ -1,12 +1,16 @@
-//! Containers of a pod that may have captured ports, and the ports that they declare.
+//! Containers of a pod with ports that may be captured, the ports that they declare, and the port
+//! names that can be moved to the sidecar.
+//!
+//! Capture by name moves the name of a port from the application to the sidecar, so that a Service
+//! which refers to the port by name leads to the sidecar.
 
 use serde_json::Value;
 
 use super::access::{at, list, number, text};
 use super::names::is_assigned_name;
 
-/// Containers of other proxies. Capturing their ports would break their scraping and their health
-/// checks.
+/// Names of the containers of other proxies. If their ports were captured, the scraping of their
+/// metrics and their health checks would fail.
 const PROXIES: [&str; 9] = [
     "istio-proxy",
     "linkerd-proxy",
@@ -19,8 +23,8 @@ const PROXIES: [&str; 9] = [
     "vault-agent",
 ];
 
-/// Ports of Istio's proxy, which no container declares before Istio's webhook has run (istio.io,
-/// "Ports used by Istio").
+/// Ports of Istio's proxy (istio.io, "Ports used by Istio"). They are listed here because Istio's
+/// webhook may run later, so that no container of the pod declares them yet.
 pub(super) const ISTIO: [u16; 11] = [15000, 15001, 15002, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090];
 
 /// Maximum number of captured ports per sidecar, equal to that of the proxy (`--capture`).
@@ -33,25 +37,25 @@ pub(super) struct PortCandidate {
     pub(super) container: String,
     pub(super) name: Option<String>,
     pub(super) number: u16,
-    /// Port of the node that leads directly to this port.
+    /// The `hostPort`, by which clients reach this port through the node and past the sidecar.
     pub(super) host_port: Option<u16>,
 }
 
 /// Returns the application's containers: all except those of other proxies.
 pub(super) fn application_containers(pod: &Value) -> impl Iterator<Item = &Value> {
-    let own = |container: &&Value| text(container, &["name"]).is_some_and(|name| !PROXIES.contains(&name));
-    list(pod, &["spec", "containers"]).iter().filter(own)
+    let is_application = |container: &&Value| text(container, &["name"]).is_some_and(|name| !PROXIES.contains(&name));
+    list(pod, &["spec", "containers"]).iter().filter(is_application)
 }
 
-/// Returns the containers without capturable ports: other proxies and init containers.
+/// Returns the containers without capturable ports: those of other proxies, and init containers.
 pub(super) fn uncapturable_containers(pod: &Value) -> impl Iterator<Item = &Value> {
     proxy_containers(pod).chain(list(pod, &["spec", "initContainers"]))
 }
 
-/// Returns the containers of other proxies that are plain containers.
+/// Returns the containers of other proxies in `spec.containers`.
 fn proxy_containers(pod: &Value) -> impl Iterator<Item = &Value> {
-    let proxy = |container: &&Value| text(container, &["name"]).is_some_and(|name| PROXIES.contains(&name));
-    list(pod, &["spec", "containers"]).iter().filter(proxy)
+    let is_proxy = |container: &&Value| text(container, &["name"]).is_some_and(|name| PROXIES.contains(&name));
+    list(pod, &["spec", "containers"]).iter().filter(is_proxy)
 }
 
 /// Returns the TCP ports that a container declares.
@@ -67,13 +71,14 @@ pub(super) fn container_ports(container: &Value) -> impl Iterator<Item = PortCan
     })
 }
 
-/// Returns every TCP port that a container of the pod declares.
+/// Returns every TCP port that any container of the pod declares, whether or not it may be
+/// captured.
 pub(super) fn declared(pod: &Value) -> impl Iterator<Item = PortCandidate> + '_ {
     application_containers(pod).chain(uncapturable_containers(pod)).flat_map(container_ports)
 }
 
-/// Returns `true` if the number is a port of Istio's proxy, to which Istio points the probes that
-/// it rewrites.
+/// Returns `true` if the number is a port of Istio's proxy. Istio rewrites the probes of a pod to
+/// such a port.
 pub(super) fn is_istio_port(number: u16) -> bool {
     ISTIO.contains(&number)
 }
@@ -90,20 +95,21 @@ pub(super) fn non_tcp_ports(container: &Value) -> impl Iterator<Item = (u16, &st
     ports.filter_map(|port| Some((number(at(port, &["containerPort"]))?, text(port, &["protocol"])?)))
 }
 
-/// Returns the reason why a port's name cannot be moved to the sidecar, or `None` if it can.
-/// `native` is `true` for a native sidecar.
+/// Returns the reason why the name of a port cannot be moved to the sidecar, or `None` if it can.
+/// `native` is `true` if the sidecar is a native one, which is an init container with
+/// `restartPolicy: Always`.
 ///
-/// A Service resolves a port name to the first container that has it: plain containers before
-/// native sidecars, and never init containers that terminate (`FindPort` in Kubernetes). So only
-/// the first application container with the name can move it. Ports of applications can be renamed,
-/// those of another proxy cannot, and such a port would be found before the sidecar's. A plain
-/// sidecar is found before every native one.
+/// A Service resolves a port name to the first container that declares it (`FindPort` in
+/// Kubernetes): first those in `spec.containers`, then native sidecars, and never init containers
+/// that terminate. The name can therefore be moved only from the first application container that
+/// declares it. Ports of other proxies cannot be renamed, and would be found before that of the
+/// sidecar. The same holds for another native sidecar, but only if Groupage's is native too.
 pub(super) fn immovable_reason(pod: &Value, port: &PortCandidate, native: bool) -> Option<String> {
     let PortCandidate { container, name, number, .. } = port;
     let Some(name) = name else {
         return Some(format!("port {number} of container {container} has no name that can be moved to the sidecar"));
     };
-    let has = |other: &&Value| container_ports(other).any(|port| port.name.as_ref() == Some(name));
+    let has_name = |other: &&Value| container_ports(other).any(|port| port.name.as_ref() == Some(name));
     let name_of = |container: &Value| text(container, &["name"]).unwrap_or_default().to_owned();
     let first = application_containers(pod).flat_map(container_ports).find(|first| first.name.as_ref() == Some(name));
     if let Some(first) = first.filter(|first| (&first.container, first.number) != (container, *number)) {
@@ -119,6 +125,6 @@ pub(super) fn immovable_reason(pod: &Value, port: &PortCandidate, native: bool) 
     }
     let natives = list(pod, &["spec", "initContainers"]).iter();
     let natives = natives.filter(|own| native && text(own, &["restartPolicy"]) == Some("Always"));
-    let other = proxy_containers(pod).chain(natives).find(has).map(name_of)?;
+    let other = proxy_containers(pod).chain(natives).find(has_name).map(name_of)?;
     Some(format!("container {other} also has a port named {name}, which callers would reach instead"))
 }

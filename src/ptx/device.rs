@@ -4,7 +4,7 @@ use groupage_batching::rng::SplitMix64;
 
 use crate::bits::LANES;
 use crate::fault::{DeviceFault, FaultKind};
-use crate::machine::GridLaunch;
+use crate::grid::GridLaunch;
 use crate::memory::{DevicePointer, GlobalMemory};
 use crate::parser::{Kernel, Module, ParameterKind};
 

@@ -34,7 +34,7 @@ mod fault;
 mod memory;
 mod warp;
 mod execute;
-mod machine;
+mod grid;
 mod device;
 
 pub use device::{Device, KernelArgument, LaunchReport, LaunchShape};

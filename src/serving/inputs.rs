@@ -1,4 +1,4 @@
-//! Forms of inputs in bodies, and the options with which they are encoded.
+//! The forms that the inputs of a call can have in its body, and the options of their tokenization.
 
 use groupage_engine::Truncation;
 use serde::Deserialize;
@@ -6,8 +6,9 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{CallError, ErrorKind};
 
-/// Maximum number of inputs of a call: that of the embeddings API of OpenAI. TEI accepts 32 by
-/// default; here, longer lists are executed in several batches.
+/// Maximum number of inputs of a call, equal to that of the embeddings API of OpenAI. The limit of
+/// TEI is 32 by default (`--max-client-batch-size`); here, a list that is too long for one batch is
+/// executed in several.
 pub(crate) const INPUTS_MAX: usize = 2048;
 
 /// An input: a text, or token ids.
@@ -16,7 +17,7 @@ pub(crate) const INPUTS_MAX: usize = 2048;
 pub(crate) enum TextInput {
     /// A text.
     Text(String),
-    /// Token ids, used as they are.
+    /// Token ids. No special tokens are added to them.
     Ids(Vec<u32>),
 }
 
@@ -54,17 +55,18 @@ pub(crate) enum TruncationSide {
     Right,
 }
 
-/// Options of encoding that calls have in common.
+/// Options of tokenization that several routes accept.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct EncodeOptions {
-    /// Whether an input that is too long is cut; `true` by default, as with `--auto-truncate` of TEI,
-    /// which is on by default.
+    /// Whether an input with too many tokens is truncated, or refused. The default is `true`, as
+    /// for TEI, where `--auto-truncate` is enabled by default.
     #[serde(default)]
     pub(crate) truncate: Option<bool>,
-    /// Side of the cut.
+    /// Side at which tokens are left out. The default is that of the model.
     #[serde(default)]
     pub(crate) truncation_direction: Option<TruncationSide>,
-    /// Name of the text that is put in front of texts.
+    /// Name of a prompt of the model, which is prepended to each text (`prompts` of
+    /// sentence-transformers).
     #[serde(default)]
     pub(crate) prompt_name: Option<String>,
 }
@@ -72,9 +74,10 @@ pub(crate) struct EncodeOptions {
 // === impl TextInputs ===
 
 impl TextInputs {
-    /// Returns the inputs. `field` is named in errors.
+    /// Returns the inputs as a list. An error names the field of the body, `field`.
     pub(crate) fn into_list(self, field: &str) -> Result<Vec<TextInput>, CallError> {
         let list = match self {
+            // `[]` is parsed as a list of no token ids, and means a list of no inputs.
             Self::One(TextInput::Ids(ids)) if ids.is_empty() => Vec::new(),
             Self::One(one) => vec![one],
             Self::List(list) => list,
@@ -87,7 +90,7 @@ impl TextInputs {
 // === impl Texts ===
 
 impl Texts {
-    /// Returns the texts. `field` is named in errors.
+    /// Returns the texts as a list. An error names the field of the body, `field`.
     pub(crate) fn into_list(self, field: &str) -> Result<Vec<String>, CallError> {
         let list = match self {
             Self::One(text) => vec![text],
@@ -112,7 +115,8 @@ impl EncodeOptions {
     }
 }
 
-/// Parses a body.
+/// Parses a JSON body. A body that is not JSON, and one with other fields or types, have different
+/// kinds of errors.
 pub(crate) fn parse_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, CallError> {
     serde_json::from_slice(body).map_err(|error| {
         if error.is_data() {
@@ -123,13 +127,14 @@ pub(crate) fn parse_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, CallErro
     })
 }
 
-/// Checks the number of inputs.
+/// Checks that there is an input, and that there are not too many.
 pub(crate) fn check_count(count: usize, field: &str) -> Result<(), CallError> {
     match count {
         0 => Err(CallError::new(ErrorKind::Empty, format!("`{field}` cannot be empty: send at least one input"))),
         1..=INPUTS_MAX => Ok(()),
         _ => {
-            let message = format!("`{field}` has {count} inputs and a call takes {INPUTS_MAX}: send several calls");
+            let message =
+                format!("`{field}` has {count} inputs and a call may have at most {INPUTS_MAX}: send several calls");
             Err(CallError::new(ErrorKind::TooLarge, message))
         }
     }

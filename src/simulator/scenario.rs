@@ -1,9 +1,11 @@
-//! The named scenarios: an upstream, a workload and an SLO each.
+//! The named scenarios. Each consists of an upstream, a workload and an SLO, and is a row of the
+//! tables that compare policies.
 //!
-//! `base` holds the base rows: arrival patterns, curves and servers, one at a time. `extended` adds
-//! keys, tenants, classes, calls of several items, and changes during a run. `curves` holds the
-//! grid of curves and loads, and the upstreams for the measurement of capacities. All are data; a
-//! run is deterministic for a seed.
+//! `base` has the base rows, each of which varies the arrival pattern, the cost curve or the
+//! server. `extended` adds several merge keys, tenants and priority classes, calls of several
+//! items, and changes during a run. `curves` has the combinations of cost curves and loads, and the
+//! upstreams for the measurement of capacities. A scenario is plain data, and equal seeds give
+//! equal runs.
 
 mod curves;
 mod base;
@@ -26,17 +28,20 @@ pub use extended::extended_rows;
 /// Virtual duration of a named scenario.
 pub const HORIZON: Duration = Duration::from_secs(20);
 
-/// `4 + 0.25 n` ms: 235 items per second one by one, 3200 in batches of 64.
+/// `4 + 0.25 n` ms for a batch of n items: 235 items per second in single calls, and 3200 in
+/// batches of 64.
 pub const AFFINE: CostCurve = CostCurve::Affine { a: 4.0, b: 0.25 };
-/// `2 + 3 n` ms: a processor, which gains little by batching.
+/// `2 + 3 n` ms: a model on a CPU, for which batching increases the throughput little.
 pub const CPU: CostCurve = CostCurve::Affine { a: 2.0, b: 3.0 };
-/// `3 + 0.4 · pow2(n)` ms.
+/// `3 + 0.4 · p` ms, where p is the next power of two of n: a model compiled for such batch sizes.
 pub const POW2: CostCurve = CostCurve::Pow2 { a: 3.0, b: 0.4 };
-/// `2 + 4 · ⌈n / 8⌉` ms.
+/// `2 + 4 · ⌈n / 8⌉` ms: a model that computes tiles of 8 items.
 pub const TILE8: CostCurve = CostCurve::Tile { a: 2.0, b: 0.5, width: 8 };
-/// `5 + 0.02 n` ms, and 0.6 ms for each item beyond 16.
+/// `5 + 0.02 n` ms up to 16 items, and 0.6 ms for each further one: a batch that is too large costs
+/// more per item than a smaller one.
 pub const THRASH: CostCurve = CostCurve::Knee { a: 5.0, b: 0.02, knee: 16, beyond: 0.6 };
-/// `4 + 0.05 n + 0.002 n · max w` ms.
+/// `4 + 0.05 n + 0.002 n · w` ms, where w is the largest weight of the batch, to which all items
+/// are padded.
 pub const PADDED: CostCurve = CostCurve::Padded { a: 4.0, b: 0.05, c: 0.002 };
 
 /// A named scenario.
@@ -44,9 +49,9 @@ pub const PADDED: CostCurve = CostCurve::Padded { a: 4.0, b: 0.05, c: 0.002 };
 pub struct Scenario {
     /// Name in tables and on the command line.
     pub name: String,
-    /// Upstream.
+    /// The simulated model server.
     pub upstream: UpstreamKind,
-    /// Workload.
+    /// The calls, with their arrival times and properties.
     pub workload: Workload,
     /// Time within which an answer is due.
     pub slo: Duration,
@@ -60,16 +65,16 @@ pub struct Scenario {
     pub tuning: PolicyOverrides,
 }
 
-/// Deviations of the Groupage policy from its defaults: limits for a what-if, a preset, or a
+/// Deviations of the Groupage policy from its defaults: limits, a preset, or a
 /// disabled feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PolicyOverrides {
-    /// Share of an SLO that a call may be held beside an idle upstream for a larger batch, in
-    /// thousandths: the preset.
+    /// The preset: share of an SLO for which a call may be held for a larger batch while the
+    /// upstream is idle, in thousandths.
     pub hold_permille: u32,
     /// Maximum number of batches in flight.
     pub slots_max: Option<u32>,
-    /// Maximum deliberate wait beside a free slot.
+    /// Maximum time for which a call is held while a slot is free.
     pub queue_delay_max: Option<Duration>,
     /// Maximum number of queued items.
     pub queue_items_max: Option<u32>,
@@ -87,7 +92,7 @@ pub fn all() -> Vec<Scenario> {
     all
 }
 
-/// Returns the scenario of this name. The rows of the grid of curves and loads are named
+/// Returns the scenario of this name. A combination of a cost curve and a load has the name
 /// `curve load%`.
 #[must_use]
 pub fn find(name: &str) -> Option<Scenario> {
@@ -97,7 +102,8 @@ pub fn find(name: &str) -> Option<Scenario> {
 // === impl Scenario ===
 
 impl Scenario {
-    /// Creates the default row: plain calls to one slot of the affine curve, SLO 50 ms, cap 64.
+    /// Creates the default scenario: calls of one item to a server with one slot and the curve
+    /// [`AFFINE`], an SLO of 50 ms, and batches of at most 64 items.
     #[must_use]
     pub fn new(name: impl Into<String>, arrivals: ArrivalProcess) -> Self {
         Self {
@@ -112,8 +118,8 @@ impl Scenario {
         }
     }
 
-    /// Creates a scenario that replays the calls of an access log on this upstream. Calls that
-    /// arrive after `horizon` are left out.
+    /// Creates a scenario that replays recorded calls, such as those of an access log, on this
+    /// upstream. Calls that arrive after `horizon` are left out.
     #[must_use]
     pub fn recorded(
         name: impl Into<String>,
@@ -138,7 +144,8 @@ impl Scenario {
         Self { curve: Some(curve), ..self.with_server(SlotServer::new(curve)) }
     }
 
-    /// Changes the duration. Instants within the scenario do not move.
+    /// Changes the duration. Changes during the run, such as a step of the rate, keep their
+    /// instants.
     #[must_use]
     pub fn with_horizon(self, horizon: Duration) -> Self {
         Self { horizon, ..self }
@@ -152,6 +159,7 @@ impl Scenario {
         let recorded = self.workload.recorded.len() as f64 / seconds;
         let drawn = self.workload.streams.iter().map(|stream| match &stream.arrivals {
             ArrivalProcess::Poisson { rate } | ArrivalProcess::Fanout { rate, .. } => Some(*rate),
+            // Markov-modulated: the mean of the rates of both states, weighted by their durations.
             ArrivalProcess::Mmpp { rates, stays } => {
                 let [one, other] = stays.map(|stay| stay.as_secs_f64());
                 Some((rates[0] * one + rates[1] * other) / (one + other).max(1e-9))
@@ -167,19 +175,22 @@ impl Scenario {
         drawn.sum::<Option<f64>>().map(|drawn| drawn + recorded).filter(|rate| *rate > 0.0)
     }
 
-    /// Multiplies the rate of calls by a factor; closed loops have this many times the clients.
-    /// Recorded calls arrive at shorter intervals, so the recording is shorter; each keeps its time
-    /// until the deadline and the cancellation.
+    /// Multiplies the rate of calls by a factor, and the number of clients of closed loops. The
+    /// arrival times of recorded calls are divided by the factor, and so is the duration of the
+    /// scenario. The times from the arrival of a recorded call to its deadline and to its
+    /// cancellation do not change.
     #[must_use]
     pub fn scale_rate(mut self, factor: f64) -> Self {
         if !self.workload.recorded.is_empty() {
             self.horizon = self.horizon.div_f64(factor);
         }
         for arrival in &mut self.workload.recorded {
-            let sooner = arrival.at.since(Tick::default()).div_f64(factor);
-            let by = arrival.at.since(Tick::default()).saturating_sub(sooner);
-            let later = sooner.saturating_sub(arrival.at.since(Tick::default()));
-            let moved = |at: Tick| at.before(by).after(later);
+            let before = arrival.at.since(Tick::default());
+            let scaled = before.div_f64(factor);
+            // One of them is zero: a call arrives earlier if the factor is above 1, otherwise
+            // later.
+            let (earlier_by, later_by) = (before.saturating_sub(scaled), scaled.saturating_sub(before));
+            let moved = |at: Tick| at.before(earlier_by).after(later_by);
             arrival.at = moved(arrival.at);
             arrival.cancel_at = arrival.cancel_at.map(moved);
             if let Some(deadline) = &mut arrival.call.deadline {
@@ -236,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn all_base_rows_exist() {
+    fn the_tables_have_all_rows() {
         assert_eq!(base_rows(HORIZON).len(), 24);
         assert_eq!(curve_loads().len(), CURVES.len() * LOADS.len());
     }

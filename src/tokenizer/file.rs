@@ -1,4 +1,5 @@
-//! Reading of `tokenizer.json` files: once while any route uses the file, and it is unchanged.
+//! Loading of `tokenizer.json` files. All routes that name a file share its tokenizer, and the file
+//! is read again only if it changed, or if no route used its tokenizer in the meantime.
 
 use std::fs::{File, Metadata};
 use std::io::Read;
@@ -8,8 +9,8 @@ use std::time::SystemTime;
 
 use groupage_protocol::TokenCounter;
 
-/// Maximum size of a file: the largest published ones, of 256 000 tokens with their merges, have
-/// 33 MiB (Gemma 3).
+/// Maximum size of a file. The largest published ones have 33 MiB (Gemma 3, with a vocabulary of
+/// 256 000 tokens and their merge rules).
 const BYTES_MAX: u64 = 64 << 20;
 
 /// Error of a file that cannot be used.
@@ -20,20 +21,21 @@ pub struct TokenizerError {
     pub route: String,
     /// Path of the file.
     pub path: String,
-    /// The defect.
+    /// Reason why the file cannot be used.
     pub reason: String,
-    /// The remedy.
+    /// Advice for the user.
     pub advice: &'static str,
 }
 
-/// The tokenizers in use, by file. A file that did not change is not read again, because reading a
-/// large one takes long, and several times its size in memory.
+/// A cache of the tokenizers in use, by file. A file that did not change is not read again, because
+/// a large one takes long to read, and several times its size in memory.
 #[derive(Debug, Default)]
 pub struct TokenizerFiles {
-    /// One entry for each file in use; others are removed at the next load.
+    /// One entry for each file. Those that are out of use are removed at the next load.
     loaded: Mutex<Vec<LoadedFile>>,
 }
 
+/// A file that was read. The cache does not keep its tokenizer alive.
 #[derive(Debug)]
 struct LoadedFile {
     path: PathBuf,
@@ -41,7 +43,7 @@ struct LoadedFile {
     tokenizer: Weak<dyn TokenCounter>,
 }
 
-/// Length and time of modification, by which a changed file is recognised.
+/// Length and modification time of a file, which are compared to detect a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileStamp {
     bytes: u64,
@@ -54,7 +56,7 @@ impl TokenizerFiles {
     /// Returns the tokenizer of a file. `route` is the path of the route that names it.
     ///
     /// # Errors
-    /// The file cannot be read, is too large, or is no tokenizer.
+    /// The file cannot be read, is too large, or is not a tokenizer in the format of Hugging Face.
     pub fn load(&self, route: &str, path: &Path) -> Result<Arc<dyn TokenCounter>, TokenizerError> {
         let error = |reason: &dyn ToString, advice| TokenizerError {
             route: route.to_owned(),
@@ -62,18 +64,20 @@ impl TokenizerFiles {
             reason: reason.to_string(),
             advice,
         };
-        let readable = "name a `tokenizer.json` that the proxy can read, or leave the key out";
-        let file = File::open(path).map_err(|broken| error(&broken, readable))?;
-        let stamp =
-            file.metadata().map(|metadata| FileStamp::of(&metadata)).map_err(|broken| error(&broken, readable))?;
+        let readable_advice = "name a `tokenizer.json` that the proxy can read, or leave the key out";
+        let file = File::open(path).map_err(|broken| error(&broken, readable_advice))?;
+        let stamp = file
+            .metadata()
+            .map(|metadata| FileStamp::of(&metadata))
+            .map_err(|broken| error(&broken, readable_advice))?;
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        loaded.retain(|known| known.tokenizer.strong_count() > 0);
-        let known = loaded.iter().find(|known| known.path == path && known.stamp == stamp);
-        if let Some(tokenizer) = known.and_then(|known| known.tokenizer.upgrade()) {
+        loaded.retain(|entry| entry.tokenizer.strong_count() > 0);
+        let current = loaded.iter().find(|entry| entry.path == path && entry.stamp == stamp);
+        if let Some(tokenizer) = current.and_then(|entry| entry.tokenizer.upgrade()) {
             return Ok(tokenizer);
         }
         let mut bytes = Vec::new();
-        file.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|broken| error(&broken, readable))?;
+        file.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|broken| error(&broken, readable_advice))?;
         if bytes.len() as u64 > BYTES_MAX {
             return Err(error(&"it is larger than 64 MiB", "use the `tokenizer.json` of the model"));
         }
@@ -150,6 +154,6 @@ mod tests {
         assert_eq!(second.count("two words"), Some(2));
         drop((first, second));
         files.load("/a", file.path()).unwrap();
-        assert_eq!(files.loaded.lock().unwrap().len(), 1, "files out of use are forgotten");
+        assert_eq!(files.loaded.lock().unwrap().len(), 1, "entries of files out of use are removed");
     }
 }

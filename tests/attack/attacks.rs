@@ -1,5 +1,6 @@
-//! Table of attacks on the data port and the metrics port. The numbers of connections are four
-//! times those with which the weaknesses were first demonstrated.
+//! Table of attacks on the data port and the metrics port. The names begin with the number of a
+//! group of attacks, as described in the main file. The numbers of connections are four times those
+//! with which the proxy was first found to be vulnerable.
 
 use super::h2;
 use super::server::{PREDICT, SLOW_PREDICT};
@@ -8,7 +9,7 @@ use super::server::{PREDICT, SLOW_PREDICT};
 #[derive(Debug)]
 pub(crate) struct Attack {
     pub(crate) name: &'static str,
-    /// Number of connections of all processes in a full run.
+    /// Number of connections in a full run, of all attacking processes together.
     pub(crate) connections: usize,
     pub(crate) port: AttackPort,
     /// Returns the bytes that each connection sends first.
@@ -19,7 +20,9 @@ pub(crate) struct Attack {
 /// Port that an attack connects to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AttackPort {
+    /// The data port, which receives calls.
     Calls,
+    /// The port of the metrics.
     Metrics,
 }
 
@@ -30,12 +33,13 @@ pub(crate) enum ConnectionBehaviour {
     Take,
     /// Reads nothing.
     Stall,
-    /// Sends one byte per second.
+    /// Sends one byte of the body per second.
     Drip,
     /// Sends this number of bytes on each HTTP/2 stream, within the flow-control windows, and ends
     /// no stream.
     Upload(usize),
-    /// Makes calls that each have their own model, path, credential and header.
+    /// Makes calls of which no two have the same model, path, credential or header, so that each
+    /// has a merge key of its own.
     Differ,
     /// Sends this frame without a pause.
     Flood(fn() -> Vec<u8>),
@@ -43,7 +47,8 @@ pub(crate) enum ConnectionBehaviour {
 
 /// Number of HTTP/2 streams per connection.
 pub(crate) const STREAMS: u32 = 128;
-/// Length of an answer that takes longer than a run, at one byte per second.
+/// Length of an answer in bytes. The server sends one byte per second, so the answer takes longer
+/// than a run.
 const SLOW_ANSWER: u32 = 3_600;
 
 /// All attacks, in the order in which they run.
@@ -137,14 +142,14 @@ pub(crate) const ATTACKS: &[Attack] = &[
         name: "s9-answers-without-a-window",
         connections: 80,
         port: AttackPort::Calls,
-        opening: || asks(0),
+        opening: || calls_with_window(0),
         behaviour: ConnectionBehaviour::Take,
     },
     Attack {
         name: "s9-answers-with-a-window-of-a-byte",
         connections: 80,
         port: AttackPort::Calls,
-        opening: || asks(1),
+        opening: || calls_with_window(1),
         behaviour: ConnectionBehaviour::Take,
     },
     Attack {
@@ -168,6 +173,8 @@ pub(crate) const ATTACKS: &[Attack] = &[
     flood("s10-window-updates", || h2::frame(8, 0, 0, &[0, 0, 0, 1])),
 ];
 
+/// Returns an attack that sends one kind of HTTP/2 frame without a pause. The frame types are those
+/// of RFC 9113, section 6.
 const fn flood(name: &'static str, frame: fn() -> Vec<u8>) -> Attack {
     Attack {
         name,
@@ -178,7 +185,7 @@ const fn flood(name: &'static str, frame: fn() -> Vec<u8>) -> Attack {
     }
 }
 
-/// Returns an HTTP/1.1 call for an answer of this number of bytes.
+/// Returns an HTTP/1.1 call that the server answers with this number of bytes.
 fn predict(path: &str, bytes: u32) -> Vec<u8> {
     let body = format!("{{\"instances\":[{bytes}]}}");
     let length = body.len();
@@ -188,19 +195,21 @@ fn predict(path: &str, bytes: u32) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Returns an HTTP/1.1 request head without the empty line that ends it.
+/// Returns an unfinished HTTP/1.1 request head, with a header value of this number of bytes.
 fn head(request: &str, bytes: usize) -> Vec<u8> {
-    let begun = format!("{request} HTTP/1.1\r\nhost: h\r\nx: ");
-    [begun.into_bytes(), vec![b'a'; bytes]].concat()
+    let start = format!("{request} HTTP/1.1\r\nhost: h\r\nx: ");
+    [start.into_bytes(), vec![b'a'; bytes]].concat()
 }
 
+/// Returns the opening of an HTTP/2 connection: the frames that `each` returns for each of this
+/// number of streams, given the id of the stream.
 fn streams(count: u32, each: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
     (0..count).fold(h2::preface(65_535), |bytes, number| [bytes, each(2 * number + 1)].concat())
 }
 
 /// Returns the opening of an HTTP/2 connection: 100 calls with responses of 200 KB each, for which
 /// the client grants `window` bytes per stream.
-fn asks(window: u32) -> Vec<u8> {
+fn calls_with_window(window: u32) -> Vec<u8> {
     let body = b"{\"instances\":[200000]}";
     (0..100_u32).fold(h2::preface(window), |bytes, number| {
         let stream = 2 * number + 1;

@@ -1,8 +1,8 @@
 //! `groupage inject` and `groupage uninject`: read manifests, write the changed manifests, and
 //! report on standard error.
 //!
-//! Both use the injection code of the webhook. Facts that the webhook has from the cluster come
-//! from the files: the injection considers their Services, pools, network policies, namespaces and
+//! Both use the injection code of the webhook. In place of the objects of a cluster, the injection
+//! considers those in the files: Services, inference pools, network policies, namespaces and batch
 //! policies.
 
 mod context;
@@ -74,8 +74,11 @@ pub(super) struct InjectArgs {
 
 /// Result of changing manifests.
 struct ManifestResult {
+    /// The changed manifests, for standard output; empty if `refused`.
     out: String,
+    /// Lines for standard error: what was changed, or the reasons of the refusal.
     report: String,
+    /// `true` if at least one object was refused, so that no manifest is written.
     refused: bool,
 }
 
@@ -86,32 +89,33 @@ struct ManifestFile {
     documents: Vec<YamlDocument>,
 }
 
+/// Runs `groupage inject`.
 pub(super) fn inject(args: &InjectArgs) -> ExitCode {
-    print(&args.files, |sources| {
+    run_and_print(&args.files, |sources| {
         let ca = match &args.controller_ca {
             Some(path) => certificates(path)?,
             None => String::new(),
         };
-        let wrong = policies::policy_errors(sources);
-        if !wrong.is_empty() {
-            return Ok(ManifestResult { out: String::new(), report: wrong, refused: true });
+        let policy_errors = policies::policy_errors(sources);
+        if !policy_errors.is_empty() {
+            return Ok(ManifestResult { out: String::new(), report: policy_errors, refused: true });
         }
-        let untrusted = ca.is_empty() && !is_off(&args.controller);
-        let around = ManifestContext::new(args, ca, sources)?;
-        let mut any = false;
-        let mut done = change_objects(sources, &args.files, &mut |object, report| {
+        let is_unverified = ca.is_empty() && !is_off(&args.controller);
+        let context = ManifestContext::new(args, ca, sources)?;
+        let mut any_injected = false;
+        let mut result = change_objects(sources, &args.files, &mut |object, report| {
             let before = report.len();
-            let added = inject_object(object, &around, report);
-            any |= report.get(before..).is_some_and(|text| text.lines().any(|line| line.ends_with(INJECTED)));
-            added
+            let changed = inject_object(object, &context, report);
+            any_injected |= report.get(before..).is_some_and(|text| text.lines().any(|line| line.ends_with(INJECTED)));
+            changed
         });
-        if any && untrusted && !done.refused {
-            done.report.push_str(&one_line(&format!(
+        if any_injected && is_unverified && !result.refused {
+            result.report.push_str(&one_line(&format!(
                 "‼ without --controller-ca the sidecars cannot verify the controller at {} and keep their initial settings: pass its CA certificates, or --controller off if you run none",
                 args.controller
             )));
         }
-        Ok(done)
+        Ok(result)
     })
 }
 
@@ -127,35 +131,39 @@ fn certificates(path: &PathBuf) -> Result<String, String> {
     Ok(text)
 }
 
+/// Returns `true` if the value of `--controller` means that there is no controller.
 fn is_off(controller: &str) -> bool {
     controller.eq_ignore_ascii_case("off")
 }
 
+/// Parses the value of `--controller`.
 fn controller(text: &str) -> Result<String, String> {
     let is_good = is_off(text) || config::is_controller_address(text);
     is_good.then(|| text.to_owned()).ok_or_else(|| "expected https://HOST:PORT, HOST:PORT or off".to_owned())
 }
 
+/// Parses the value of `--image`.
 fn image(text: &str) -> Result<String, String> {
     let is_good = !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c.is_control());
     is_good.then(|| text.to_owned()).ok_or_else(|| "expected an image reference without spaces".to_owned())
 }
 
+/// Runs `groupage uninject`.
 pub(super) fn uninject(args: &InputFiles) -> ExitCode {
-    print(args, |sources| Ok(change_objects(sources, args, &mut uninject_object)))
+    run_and_print(args, |sources| Ok(change_objects(sources, args, &mut uninject_object)))
 }
 
-/// Reads, changes and prints manifests. If anything is refused, only the reasons are printed: half
-/// a manifest could be applied by mistake.
-fn print(files: &InputFiles, work: impl Fn(&[ManifestFile]) -> Result<ManifestResult, String>) -> ExitCode {
-    let done = files::read(files.files.iter().chain(&files.more)).and_then(|sources| work(&sources));
-    match done {
-        Ok(done) => {
-            eprint!("{}", done.report);
-            if done.refused {
+/// Reads manifests, changes them with `work` and prints them. If any object is refused, only the
+/// reasons are printed, because an incomplete manifest could be applied by mistake.
+fn run_and_print(files: &InputFiles, work: impl Fn(&[ManifestFile]) -> Result<ManifestResult, String>) -> ExitCode {
+    let result = files::read(files.files.iter().chain(&files.more)).and_then(|sources| work(&sources));
+    match result {
+        Ok(result) => {
+            eprint!("{}", result.report);
+            if result.refused {
                 return ExitCode::from(EXIT_FINDINGS);
             }
-            if let Err(error) = io::stdout().write_all(done.out.as_bytes()) {
+            if let Err(error) = io::stdout().write_all(result.out.as_bytes()) {
                 eprintln!("× cannot write the output: {error}");
                 return ExitCode::FAILURE;
             }
@@ -168,6 +176,7 @@ fn print(files: &InputFiles, work: impl Fn(&[ManifestFile]) -> Result<ManifestRe
     }
 }
 
+/// Changes every object of the files with `work`, and formats the result.
 fn change_objects(sources: &[ManifestFile], files: &InputFiles, work: ObjectFn<'_>) -> ManifestResult {
     let (mut report, mut problems) = (String::new(), String::new());
     let mut objects = Vec::new();
@@ -184,24 +193,24 @@ fn change_objects(sources: &[ManifestFile], files: &InputFiles, work: ObjectFn<'
         }
     }
     if !problems.is_empty() {
-        // Changed objects are not printed then, so that their report is omitted too.
+        // Changed objects are not printed in this case, so the report about them is omitted too.
         return ManifestResult { out: String::new(), report: problems, refused: true };
     }
-    // Facts are marked with a tick and are printed only on request.
+    // Lines with a check mark are not warnings, and are printed only with `--verbose`.
     let filtered =
         report.lines().filter(|line| files.verbose || !line.contains('√')).flat_map(|line| [line, "\n"]).collect();
     ManifestResult { out: format_objects(sources, &objects, files.output), report: filtered, refused: false }
 }
 
-/// Formats a line of the report. Names come from the file, and control characters in them would
-/// affect the terminal.
+/// Formats a line of the report, and replaces control characters: the names in it are from a file
+/// that may be hostile, and a terminal would interpret them.
 fn one_line(line: &str) -> String {
     let mut safe: String = line.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
     safe.push('\n');
     safe
 }
 
-/// Returns the name of an object for messages.
+/// Returns the kind and name of an object for messages, as in `deployment/web`.
 fn display_name(object: &Value) -> String {
     let text = |path: &str| object.pointer(path).and_then(Value::as_str);
     let kind = text("/kind").unwrap_or("object").to_ascii_lowercase();

@@ -1,25 +1,28 @@
-//! Properties of every adapter with a list of items and a list of results.
+//! A property of every adapter with a list of items and a list of results: merging and splitting
+//! give each call the same bytes as the server would have sent to it alone.
 
 use proptest::prelude::*;
 use strum::VariantArray as _;
 
 use super::*;
 
-/// The formats of an adapter's calls and responses.
+/// The format of the calls and responses of an adapter on one path.
 pub(super) struct WireFormat {
     pub(super) protocol: RouteProtocol,
     pub(super) path: &'static str,
-    /// Formats an item of one class, in a spelling that depends on this number.
+    /// Formats an item. The number determines its value and its spelling; all items of a format may
+    /// share a batch.
     pub(super) item: fn(usize) -> String,
-    /// Formats a call around a list of items.
+    /// Formats the body of a call with this list of items.
     pub(super) call: fn(&str) -> String,
     /// Formats a result with its index in the response.
     pub(super) result: fn(usize, &str) -> String,
-    /// Formats a response around a list of results.
+    /// Formats the body of a response with this list of results.
     pub(super) response: fn(&str) -> String,
 }
 
-/// Texts that a parser would print in another way, or that look like the end of an item.
+/// Returns a JSON string that would change if it were parsed and printed, such as one with escapes,
+/// or that contains the delimiters of a list.
 fn text(number: usize) -> String {
     match number % 8 {
         0 => format!("\"t{number}\""),
@@ -33,7 +36,7 @@ fn text(number: usize) -> String {
     }
 }
 
-/// Rows of an integer and a float in various spellings.
+/// Returns a row of an integer and a float, in one of several spellings.
 fn row(number: usize) -> String {
     match number % 6 {
         0 => format!("[{number}, 1.5]"),
@@ -45,7 +48,7 @@ fn row(number: usize) -> String {
     }
 }
 
-/// Objects with the same fields in any order.
+/// Returns an object with the field `a`, in one of several spellings.
 fn object(number: usize) -> String {
     match number % 3 {
         0 => format!(r#"{{"a":{number}}}"#),
@@ -54,6 +57,7 @@ fn object(number: usize) -> String {
     }
 }
 
+/// The formats of all adapters with a list of items.
 pub(super) const FORMATS: [WireFormat; 45] = [
     WireFormat {
         protocol: RouteProtocol::BentoMl,
@@ -417,8 +421,8 @@ pub(super) const FORMATS: [WireFormat; 45] = [
     },
 ];
 
-/// Labels of calls without a list of items: nothing is merged, or tensors are, which have tests of
-/// their own (`v2::tests::round_trip` and `v2::grpc::tests::round_trip`).
+/// Labels of calls without a list of items. Those of KServe V2 have tensors, which
+/// `v2::tests::round_trip` and `v2::grpc::tests::round_trip` test; the others are not merged.
 const OTHER_LABELS: [ProtocolLabel; 4] =
     [ProtocolLabel::OpenInferenceV2, ProtocolLabel::OpenInferenceGrpc, ProtocolLabel::Generation, ProtocolLabel::None];
 
@@ -427,6 +431,7 @@ pub(super) fn list_of(values: &[String], blank: &str) -> String {
     format!("[{blank}{}{blank}]", values.join(&format!(",{blank}")))
 }
 
+/// Generates results in spellings that have to be copied unchanged.
 fn value() -> impl Strategy<Value = String> {
     prop_oneof![
         "-?(0|[1-9][0-9]{0,18})(\\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3})?",
@@ -436,7 +441,7 @@ fn value() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Values that every adapter accepts in a request.
+/// Generates values of a field that no adapter knows.
 fn unknown() -> impl Strategy<Value = String> {
     prop_oneof![
         "-?(0|[1-9][0-9]{0,30})(\\.[0-9]{1,18})?",
@@ -445,18 +450,19 @@ fn unknown() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Returns the results of one client as it would receive them alone.
+/// Formats results as the server would number them in a response to one call.
 pub(super) fn results_of(format: &WireFormat, values: &[String]) -> Vec<String> {
     values.iter().enumerate().map(|(index, value)| (format.result)(index, value)).collect()
 }
 
+/// Returns the endpoint for calls of a format.
 pub(super) fn endpoint_of_format(format: &WireFormat) -> Arc<Endpoint> {
     let generic = (format.protocol == RouteProtocol::Generic)
         .then(|| GenericOptions::new(vec![pointer("/in/rows")], vec![pointer("/out/rows")]));
     endpoint_of(RouteRules { generic, ..rules(format.path, format.protocol) }, format.path)
 }
 
-/// Adds a field that no adapter knows in front of the others.
+/// Adds a field in front of those of the call.
 pub(super) fn with_field(call: &str, field: &str) -> String {
     format!("{{{field},{}", call.strip_prefix('{').unwrap())
 }
@@ -470,12 +476,12 @@ fn every_adapter_with_a_list_of_items_has_a_format() {
 }
 
 proptest! {
-    // Each case has a batch for each format.
+    // Half of the default number of cases, because each case has a batch for each format.
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// Joining and splitting yields exactly the bytes that each call would have received alone.
+    /// Splitting the response to a batch yields the bytes that each call would have received alone.
     #[test]
-    fn split_undoes_join_for_every_adapter(
+    fn splitting_undoes_merging_for_every_adapter(
         results in prop::collection::vec(prop::collection::vec((1..1000_usize, value()), 1..5), 2..5),
         blank in "[ \n]{0,2}",
         unknown in unknown(),
@@ -483,14 +489,14 @@ proptest! {
         let field = format!("\"\\u0078x\"{blank}:{unknown}");
         for format in &FORMATS {
             let endpoint = endpoint_of_format(format);
-            let written = |items: &[String], blank: &str| {
+            let format_call = |items: &[String], blank: &str| {
                 let call = (format.call)(&list_of(items, blank));
-                // A call to BentoML is merged only if the items are its single field.
+                // A call to BentoML is merged only if it has no field beside the items.
                 if format.protocol == RouteProtocol::BentoMl { call } else { with_field(&call, &field) }
             };
             let calls: Vec<Call> = results.iter().map(|own| {
                 let items: Vec<String> = own.iter().map(|(number, _)| (format.item)(*number)).collect();
-                read(&endpoint, format.path, &written(&items, &blank))
+                read(&endpoint, format.path, &format_call(&items, &blank))
             }).collect();
             for call in &calls {
                 prop_assert!(call.unbatched_reason().is_none(), "{} {:?} {:?}", format.path, call.unbatched_reason(), call.body);
@@ -498,9 +504,9 @@ proptest! {
             }
             let members: Vec<&Call> = calls.iter().collect();
             let sent = endpoint.write_batch(&members, None);
-            // The items are in the shared call as they are written.
+            // The batch has the items of all calls in their original order.
             let all: Vec<String> = results.iter().flatten().map(|(number, _)| (format.item)(*number)).collect();
-            prop_assert_eq!(one_spelling(&sent.body), one_spelling(written(&all, "").as_bytes()));
+            prop_assert_eq!(one_spelling(&sent.body), one_spelling(format_call(&all, "").as_bytes()));
 
             let results: Vec<Vec<String>> =
                 results.iter().map(|own| own.iter().map(|(_, value)| value.clone()).collect()).collect();

@@ -1,10 +1,12 @@
-//! Completions: the forms of a prompt, several results for each, and the division of their tokens.
+//! Calls to `/v1/completions`: the forms of prompts that may share a batch, responses with several
+//! results per prompt, and the division of the token counters of a batch among its members.
 
 use super::*;
 
 const PATH: &str = "/v1/completions";
 
-/// Joins two calls, and splits a response to them.
+/// Merges two calls, and splits a response to the batch. Returns the body of the batch, and the
+/// replies or the mismatch.
 fn exchange(protocol: RouteProtocol, calls: [&str; 2], response: &str) -> (String, Result<Vec<Reply>, MismatchKind>) {
     let endpoint = endpoint(PATH, protocol);
     let calls = calls.map(|body| read(&endpoint, PATH, body));
@@ -15,6 +17,7 @@ fn exchange(protocol: RouteProtocol, calls: [&str; 2], response: &str) -> (Strin
     (String::from_utf8(sent.body.to_vec()).unwrap(), replies)
 }
 
+/// Returns `true` if the token counters of a reply are marked as estimated.
 fn is_estimated(reply: &Reply) -> bool {
     reply.headers.contains_key("x-groupage-usage")
 }
@@ -59,7 +62,7 @@ fn a_call_with_other_parameters_never_shares_a_batch() {
 }
 
 #[test]
-fn a_seed_is_a_parameter_before_engines_and_ends_merging_before_other_servers() {
+fn a_seed_is_a_parameter_for_engines_and_prevents_merging_for_other_servers() {
     let reason = |protocol| read(&endpoint(PATH, protocol), PATH, r#"{"prompt":"a","seed":1}"#).unbatched_reason();
     assert_eq!(reason(RouteProtocol::OpenAi), Some(UnmergeableReason::ItemForm));
     for engine in [RouteProtocol::Vllm, RouteProtocol::SgLang, RouteProtocol::Tgi] {
@@ -107,12 +110,12 @@ fn results_of_one_prompt_stay_together_and_are_numbered_from_zero() {
     let order = [3, 0, 5, 1, 4, 2];
     let choices: Vec<String> = order.iter().map(|index| format!(r#"{{"text":"r{index}","index":{index}}}"#)).collect();
     let (_, replies) = exchange(RouteProtocol::OpenAi, calls, &format!(r#"{{"choices":[{}]}}"#, choices.join(",")));
-    let own = |texts: &[usize]| {
+    let expected = |texts: &[usize]| {
         let choices: Vec<String> =
             texts.iter().enumerate().map(|(index, text)| format!(r#"{{"text":"r{text}","index":{index}}}"#)).collect();
         format!(r#"{{"choices":[{}]}}"#, choices.join(","))
     };
-    assert_eq!(bodies(&replies.unwrap()), [own(&[0, 1, 2, 3]), own(&[4, 5])]);
+    assert_eq!(bodies(&replies.unwrap()), [expected(&[0, 1, 2, 3]), expected(&[4, 5])]);
 
     let few = format!(r#"{{"choices":[{}]}}"#, choices[..3].join(","));
     assert_eq!(exchange(RouteProtocol::OpenAi, calls, &few).1.err(), Some(MismatchKind::Count));
@@ -121,6 +124,7 @@ fn results_of_one_prompt_stay_together_and_are_numbered_from_zero() {
     assert_eq!(exchange(RouteProtocol::OpenAi, single, no_index).1.err(), Some(MismatchKind::Index));
 }
 
+/// Token counters of a batch: 5 tokens of prompts, and 3 of results.
 const USAGE: &str = r#""usage":{"prompt_tokens":5,"total_tokens":8,"completion_tokens":3}"#;
 
 #[test]
@@ -143,11 +147,15 @@ fn tokens_are_exact_if_the_server_reports_their_ids() {
     let replies = exchange(RouteProtocol::SgLang, calls, &with_ids).1.unwrap();
     assert!(bodies(&replies)[1].starts_with(r#"{"choices":[{"index":0,"text":"y"}],"usage":{"prompt_tokens":3,"#));
 
-    let own = calls.map(|body| body.replacen('{', r#"{"return_token_ids":true,"#, 1));
-    let (sent, replies) = exchange(RouteProtocol::Vllm, [&own[0], &own[1]], &with_ids);
+    // If the members request the ids themselves, they receive them.
+    let with_request = calls.map(|body| body.replacen('{', r#"{"return_token_ids":true,"#, 1));
+    let (sent, replies) = exchange(RouteProtocol::Vllm, [&with_request[0], &with_request[1]], &with_ids);
     assert_eq!(sent.matches("return_token_ids").count(), 1, "{sent}");
     let replies = replies.unwrap();
-    assert!(bodies(&replies)[0].contains(r#""token_ids":[7], "prompt_token_ids":[1,2]"#), "the client requested them");
+    assert!(
+        bodies(&replies)[0].contains(r#""token_ids":[7], "prompt_token_ids":[1,2]"#),
+        "the client requested the ids"
+    );
     assert!(!replies.iter().any(is_estimated));
 }
 
@@ -180,7 +188,7 @@ fn cached_tokens_of_the_last_prompt_end_merging_without_quarantine() {
     let cached = with(r#"{"cached_tokens":0}"#);
     assert_eq!(exchange(RouteProtocol::Vllm, calls, &cached).1.err(), Some(MismatchKind::Usage));
     assert!(exchange(RouteProtocol::Vllm, calls, &with("null")).1.is_ok());
-    assert!(exchange(RouteProtocol::SgLang, calls, &cached).1.is_ok(), "a sum over the prompts");
+    assert!(exchange(RouteProtocol::SgLang, calls, &cached).1.is_ok(), "SGLang reports the sum over all prompts");
 }
 
 #[test]

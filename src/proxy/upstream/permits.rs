@@ -1,15 +1,16 @@
-//! Permits for upstream connections: limits for the process, by purpose.
+//! Permits for upstream connections: limits on the open connections of the process, by purpose.
+//! They are derived from the maximum number of client connections.
 //!
-//! - `Client`: one for each client connection, which carries its calls or relayed bytes.
-//! - `Http2Client`: one for each concurrent call of an HTTP/2 client, if the server speaks only
-//!   HTTP/1. The limit is a quarter of the client connections. A client has 16 of them, and more
-//!   while less than half of all are in use.
-//! - `Batch`: one for each batch or unbatched call in flight. The limit is a quarter of the client
-//!   connections.
+//! - `Client`: one for each client connection. Its upstream connection carries the calls that are
+//!   forwarded unmerged, or relayed bytes. The limit is the maximum number of client connections.
+//! - `Http2Client`: one for each concurrent call of an HTTP/2 client, if the server supports only
+//!   HTTP/1. The limit is a quarter of the maximum number of client connections. A client that
+//!   holds 16 permits or more takes further ones only while less than half of the limit is in use.
+//! - `Batch`: one for each batch or unbatched call in flight. The limit is the same quarter.
 //!
 //! Calls that one client sends over HTTP/2 can therefore exhaust neither the file descriptors of
-//! the process nor the permits of others. A call waits briefly for a permit, and stalled uploads
-//! are evicted to release some.
+//! the process nor the permits of other clients. A call without a permit waits for up to a second,
+//! and uploads that make no progress are evicted meanwhile, because they hold permits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,33 +23,38 @@ use crate::batching::Tick;
 use crate::clock::Clock;
 use crate::memory::BufferBudget;
 
-/// Maximum time of one wait for a permit. Evicted uploads release their permits within it.
-const WAIT: Duration = Duration::from_millis(500);
-/// Number of waits before a call is refused. Uploads that stall during one are evicted before the
-/// next one.
-const WAITS: u32 = 2;
+/// Maximum duration of one wait for a permit. It is long enough for evicted uploads to release
+/// their permits.
+const WAIT_MAX: Duration = Duration::from_millis(500);
+/// Number of waits before a call is refused. Each begins with an eviction, so that uploads which
+/// stalled during the first wait are evicted for the second.
+const WAITS_MAX: u32 = 2;
 /// Number of purposes.
 const PURPOSES: usize = 3;
 /// Index of the purpose `Http2Client`.
 const HTTP2_CLIENT: usize = 1;
-/// Queue of the calls of HTTP/2 clients that have [`CLIENT_BASE`] connections or more. They cannot
-/// use every permit, and must not consume the notifications for calls that can.
+/// Index of the queue for calls of HTTP/2 clients that have [`CLIENT_BASE`] connections or more.
+/// Such a call cannot use every released permit. In a common queue, it would consume a notification
+/// that another call could have used.
 const HTTP2_CLIENT_MORE: usize = PURPOSES;
+/// Number of queues of waiting calls: one for each purpose, and [`HTTP2_CLIENT_MORE`].
 const QUEUES: usize = PURPOSES + 1;
 /// Number of connections that an HTTP/2 client may have while at least half of the permits of its
 /// purpose are in use.
 const CLIENT_BASE: usize = 16;
-/// Divisor of the number of client connections: the quotient is the maximum number of uploads to
-/// evict at once, so that one search serves many waiting calls.
+/// Divisor of the maximum number of client connections. The quotient is the number of uploads that
+/// may be evicted at once, so that one search releases permits for many waiting calls.
 const EVICTION_DIVISOR: usize = 64;
 /// Minimum interval between evictions.
 const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Divisor of the number of client connections: up to the quotient, connections read as much at
-/// once as hyper has room for, which grows to 64 KiB.
+/// Divisor of the maximum number of client connections. While at most the quotient of upstream
+/// connections is open, the size of a read is limited only by hyper's buffer, which grows to 64
+/// KiB.
 const LARGE_READS_DIVISOR: usize = 8;
-/// Maximum number of bytes that each of more connections reads at once: a read that does not fill
-/// 16 KiB keeps hyper's buffer, which lives as long as the connection, within `memory::UPSTREAM`.
+/// Maximum number of bytes of a read while more connections are open. Hyper enlarges its buffer,
+/// which is kept as long as the connection, only after a read that fills it. Reads of less than
+/// 16 KiB therefore keep it within `memory::UPSTREAM`.
 const CROWDED_READ_MAX: usize = (16 << 10) - 1;
 
 /// Purpose of a connection.
@@ -58,7 +64,8 @@ pub(super) enum ConnectionPurpose {
     Batch,
     /// All calls of a client connection, or its relayed bytes.
     Client,
-    /// A concurrent call of an HTTP/2 client, with the counter of the client's connections.
+    /// A concurrent call of an HTTP/2 client, with the number of upstream connections that the
+    /// client has open.
     Http2Client(Arc<AtomicUsize>),
 }
 
@@ -93,8 +100,9 @@ pub(super) struct UpstreamPermit {
     permits: UpstreamPermits,
     /// Index of the purpose.
     index: usize,
-    /// Counter of the connections of an HTTP/2 client.
-    of_client: Option<Arc<AtomicUsize>>,
+    /// Number of open upstream connections of the HTTP/2 client, which the permit decreases on
+    /// drop.
+    client_connections: Option<Arc<AtomicUsize>>,
 }
 
 /// Error returned if no permit is available.
@@ -114,7 +122,8 @@ impl ConnectionPurpose {
         }
     }
 
-    /// Returns `true` for a client that takes permits only from the first half.
+    /// Returns `true` for an HTTP/2 client with [`CLIENT_BASE`] connections or more. It takes a
+    /// permit only while less than half of the permits for this purpose are in use.
     fn is_above_base(&self) -> bool {
         matches!(self, Self::Http2Client(count) if count.load(Ordering::Relaxed) >= CLIENT_BASE)
     }
@@ -123,8 +132,8 @@ impl ConnectionPurpose {
 // === impl UpstreamPermits ===
 
 impl UpstreamPermits {
-    /// Creates permits for this number of client connections. Uploads in `buffers` may be evicted
-    /// to release permits.
+    /// Creates permits for this maximum number of client connections. Uploads that `buffers` lists
+    /// may be evicted to release permits.
     #[must_use]
     pub fn new(clients_max: usize, clock: Clock, buffers: BufferBudget) -> Self {
         Self(Arc::new(PermitState {
@@ -144,19 +153,20 @@ impl UpstreamPermits {
             return Ok(permit);
         }
         let _waiting = self.enter_queue()?;
-        for _ in 0..WAITS {
+        for _ in 0..WAITS_MAX {
             self.evict_stalled_uploads(purpose);
-            if let Ok(permit) = timeout(WAIT, self.wait(purpose)).await {
+            if let Ok(permit) = timeout(WAIT_MAX, self.wait(purpose)).await {
                 return Ok(permit);
             }
         }
         Err(NoPermit)
     }
 
-    /// Enters the set of waiting calls, which is limited to the number of client connections.
+    /// Counts the call as waiting. Fails if as many calls wait as there may be client connections.
     fn enter_queue(&self) -> Result<WaitingCall<'_>, NoPermit> {
         let state = &*self.0;
-        // The guard is created first, so that a refused call is subtracted again.
+        // The guard exists before the counter is increased, so that its drop also subtracts a call
+        // that is refused here.
         let waiting = WaitingCall(state);
         if state.waiting.fetch_add(1, Ordering::Relaxed) < state.clients_max { Ok(waiting) } else { Err(NoPermit) }
     }
@@ -167,17 +177,20 @@ impl UpstreamPermits {
         let state = &self.0;
         let (now, before) = (state.clock.now().0, state.evicted_at.load(Ordering::Relaxed));
         let is_due = Tick(now).since(Tick(before)) >= EVICTION_INTERVAL || before == 0;
-        let claims = || state.evicted_at.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        // Uploads hold only permits of the other purposes. One of the waiting calls claims the
-        // eviction.
-        if !matches!(purpose, ConnectionPurpose::Batch) && is_due && claims() {
+        let claims_eviction =
+            || state.evicted_at.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        // Uploads hold permits of the other two purposes only, so an eviction releases none for a
+        // batch. Of several waiting calls, only one succeeds in the exchange, and evicts.
+        if !matches!(purpose, ConnectionPurpose::Batch) && is_due && claims_eviction() {
             state.buffers.evict_stalled_uploads(state.clients_max / EVICTION_DIVISOR + 1);
         }
     }
 
+    /// Waits until a permit is available, and takes it.
     async fn wait(&self, purpose: &ConnectionPurpose) -> UpstreamPermit {
         loop {
-            // `notify_one` stores a notification, so a release before the wait is not missed.
+            // `notify_one` stores a notification if no task waits, so a release between the attempt
+            // and the wait is not missed.
             let queue = if purpose.is_above_base() { HTTP2_CLIENT_MORE } else { purpose.index() };
             let freed = self.0.freed[queue].notified();
             if let Some(permit) = self.try_acquire(purpose) {
@@ -192,18 +205,18 @@ impl UpstreamPermits {
         let take = |used: usize| (used < limit).then_some(used + 1);
         let index = purpose.index();
         self.0.used[index].fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
-        let of_client = match purpose {
+        let client_connections = match purpose {
             ConnectionPurpose::Http2Client(count) => Some(count.clone()),
             ConnectionPurpose::Batch | ConnectionPurpose::Client => None,
         };
-        if let Some(count) = &of_client {
+        if let Some(count) = &client_connections {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        Some(UpstreamPermit { permits: self.clone(), index, of_client })
+        Some(UpstreamPermit { permits: self.clone(), index, client_connections })
     }
 
-    /// Returns the maximum number of permits of a purpose in use after one is taken. A client with
-    /// [`CLIENT_BASE`] connections or more takes permits only from the first half.
+    /// Returns the maximum number of permits of a purpose that may be in use, with the one to take.
+    /// It is half as large for a client with [`CLIENT_BASE`] connections or more.
     fn limit_for(&self, purpose: &ConnectionPurpose) -> usize {
         let (clients, quarter) = (self.0.clients_max, (self.0.clients_max / 4).max(1));
         match purpose {
@@ -234,7 +247,7 @@ impl UpstreamPermit {
 
 impl Drop for UpstreamPermit {
     fn drop(&mut self) {
-        if let Some(count) = &self.of_client {
+        if let Some(count) = &self.client_connections {
             count.fetch_sub(1, Ordering::Relaxed);
         }
         let state = &self.permits.0;

@@ -1,8 +1,8 @@
 //! A pinned HTTP/1 connection to the upstream, driven by the task of the client's connection.
 //!
-//! A pass-through call is then the work of a single task from its first byte to its last, so no
-//! message waits for another task to be scheduled. The choice of calls and connections is left to
-//! `forward`.
+//! A pass-through call is then handled by a single task from its first byte to its last, so no
+//! message waits until another task is scheduled. The selection of the calls that use a pinned
+//! connection is left to `forward`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -26,17 +26,18 @@ use crate::body::{ActivityFlag, Body};
 /// sent.
 pub(super) type SendResult = Result<Response<Incoming>, TrySendError<Request<Body>>>;
 
-/// A slot for one connection, which is opened on demand.
+/// A holder of at most one upstream connection, which is opened on demand and replaced if it
+/// closes.
 #[derive(Debug, Default)]
 pub(super) struct PinnedConnection {
     open: Mutex<Option<OpenConnection>>,
     /// Waker of the task that drives the connection.
     driver: AtomicWaker,
-    /// Progress of the call on the connection.
+    /// Activity of the bodies of the current call.
     moved: ActivityFlag,
-    /// The connection was closed because a request stalled.
+    /// `true` if the connection was closed because the upload of a request made no progress.
     stalled: AtomicBool,
-    /// The last call used a connection that had carried another call before.
+    /// `true` if the last call used a connection that had carried another call before.
     reused: AtomicBool,
 }
 
@@ -44,8 +45,8 @@ pub(super) struct PinnedConnection {
 struct OpenConnection {
     sender: Http1Sender,
     connection: Http1Connection,
-    /// Timer that expires when a request may have stalled.
-    upload: Option<Pin<Box<Sleep>>>,
+    /// Timer of the upload in progress. When it expires, the progress is checked.
+    stall_timer: Option<Pin<Box<Sleep>>>,
 }
 
 // === impl PinnedConnection ===
@@ -56,8 +57,9 @@ impl PinnedConnection {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends on the connection if it has nothing in flight. Otherwise the request is returned.
-    #[expect(clippy::result_large_err, reason = "a box for the call would be made for every call, and is needed once")]
+    /// Sends on the connection if it is open and has nothing in flight. Otherwise the request is
+    /// returned.
+    #[expect(clippy::result_large_err, reason = "a box would be an allocation for each request that is returned")]
     pub(super) fn try_send(
         &self,
         request: Request<Body>,
@@ -72,8 +74,8 @@ impl PinnedConnection {
         }
     }
 
-    /// Resolves when the connection has nothing in flight or does not exist. The end of the last
-    /// response is noticed with a short delay.
+    /// Resolves when the connection has nothing in flight or is not open. It may resolve shortly
+    /// after the end of the last response.
     pub(super) async fn wait_idle(&self) {
         std::future::poll_fn(|cx| match &mut *self.open() {
             Some(open) => open.sender.poll_ready(cx).map(drop),
@@ -82,18 +84,19 @@ impl PinnedConnection {
         .await;
     }
 
-    /// Replaces the connection by a new one on this stream, and sends the request on it.
+    /// Performs the HTTP/1 handshake on this stream, replaces the connection by the new one, and
+    /// sends the request on it.
     pub(super) async fn connect(&self, io: UpstreamIo, request: Request<Body>) -> Result<SendResult, SendError> {
         let (mut sender, connection) = handshake_http1(io).await?;
         self.reused.store(false, Ordering::Relaxed);
         self.stalled.store(false, Ordering::Relaxed);
         let sent = sender.try_send_request(request);
-        *self.open() = Some(OpenConnection { sender, connection, upload: None });
+        *self.open() = Some(OpenConnection { sender, connection, stall_timer: None });
         self.driver.wake();
         Ok(sent.await)
     }
 
-    /// Returns the progress of the call that is sent next.
+    /// Returns the activity flag that the bodies of the next call set.
     pub(super) fn moved(&self) -> ActivityFlag {
         self.moved.clone()
     }
@@ -108,10 +111,11 @@ impl PinnedConnection {
         self.stalled.swap(false, Ordering::Relaxed)
     }
 
-    /// Drives the connection. It is closed if a request makes no progress for `limit`.
+    /// Drives the connection, and closes it if the upload of a request makes no progress for
+    /// `limit`. The task is woken when a connection is opened.
     pub(super) fn poll_drive(&self, cx: &mut Context<'_>, limit: Duration) {
-        let mut place = self.open();
-        let Some(open) = &mut *place else {
+        let mut guard = self.open();
+        let Some(open) = &mut *guard else {
             self.driver.register(cx.waker());
             return;
         };
@@ -121,10 +125,10 @@ impl PinnedConnection {
             self.stalled.store(true, Ordering::Relaxed);
         }
         if ended || stalled {
-            *place = None;
+            *guard = None;
             self.driver.register(cx.waker());
         } else if self.moved.is_uploaded() {
-            open.upload = None;
+            open.stall_timer = None;
         }
     }
 }
@@ -132,9 +136,10 @@ impl PinnedConnection {
 // === impl OpenConnection ===
 
 impl OpenConnection {
-    /// Returns `true` if nothing has moved for `limit`. Progress is checked once per `limit`.
+    /// Returns `true` if the upload had no activity between two expirations of the timer. As
+    /// activity is checked once per `limit`, a stall is detected after one to two times `limit`.
     fn poll_stalled(&mut self, cx: &mut Context<'_>, limit: Duration, moved: &ActivityFlag) -> bool {
-        let sleep = self.upload.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        let sleep = self.stall_timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         while sleep.as_mut().poll(cx).is_ready() {
             if !moved.take() {
                 return true;

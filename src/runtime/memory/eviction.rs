@@ -1,6 +1,9 @@
-//! A set that can be ranked by a score to select members for eviction, with insertion and removal
-//! in constant time. The set and its views share ownership of a value, and its membership ends with
-//! its `EvictionMember`.
+//! A set of values that can be ranked by a score, to select members for eviction.
+//!
+//! Insertion and removal take constant time: the set is a list, each member has its index, and a
+//! removed member is replaced by the last one (`Vec::swap_remove`). An [`EvictionMember`] is a
+//! guard: the value leaves the set when it is dropped. Views share the ownership of a value, so it
+//! can be inspected after it has left.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,17 +13,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct EvictionSet<T>(Arc<Mutex<Vec<Arc<EvictionSlot<T>>>>>);
 
-/// A membership in the set, which ends when it is dropped.
+/// A guard that keeps a value in the set until it is dropped.
 #[derive(Debug)]
 pub struct EvictionMember<T> {
     set: EvictionSet<T>,
     slot: Arc<EvictionSlot<T>>,
 }
 
-/// A shared reference to a member's value, which outlives the membership.
+/// A shared reference to the value of a member, valid after the member has left the set.
 #[derive(Debug)]
 pub struct EvictionView<T>(Arc<EvictionSlot<T>>);
 
+/// A value with its position in the list of the set.
 #[derive(Debug)]
 struct EvictionSlot<T> {
     value: T,
@@ -31,7 +35,7 @@ struct EvictionSlot<T> {
 // === impl EvictionSet ===
 
 impl<T> EvictionSet<T> {
-    /// Adds a value to the set.
+    /// Adds a value to the set, until the returned guard is dropped.
     pub fn insert(&self, value: T) -> EvictionMember<T> {
         let mut all = self.lock();
         let slot = Arc::new(EvictionSlot { value, index: AtomicUsize::new(all.len()) });
@@ -40,12 +44,13 @@ impl<T> EvictionSet<T> {
         EvictionMember { set: self.clone(), slot }
     }
 
-    /// Calls `visit` for every member.
+    /// Calls `visit` for every member while the set is locked, so `visit` must not change the set.
     pub fn for_each(&self, mut visit: impl FnMut(&T)) {
         self.lock().iter().for_each(|slot| visit(&slot.value));
     }
 
-    /// Returns the members that have a score, the highest score first.
+    /// Returns the members for which `score` returns a value, in descending order of that value.
+    /// The set is locked while the scores are computed, and not while they are sorted.
     #[must_use]
     pub fn ranked_by<S: Ord>(&self, score: impl Fn(&T) -> Option<S>) -> Vec<EvictionView<T>> {
         let mut scored: Vec<(S, Arc<EvictionSlot<T>>)> = {
@@ -76,7 +81,7 @@ impl<T> Default for EvictionSet<T> {
 // === impl EvictionMember ===
 
 impl<T> EvictionMember<T> {
-    /// Returns a view of the member, which remains valid after the membership ends.
+    /// Returns a view of the value, which remains valid after the member has left the set.
     #[must_use]
     pub fn share(&self) -> EvictionView<T> {
         EvictionView(self.slot.clone())
@@ -115,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_leave_in_any_order_and_the_highest_score_is_shown_first() {
+    fn members_leave_in_any_order_and_the_highest_score_is_ranked_first() {
         let set = EvictionSet::default();
         let mut members: Vec<_> = (0..5).map(|value| set.insert(value)).collect();
         drop(members.remove(1));

@@ -1,4 +1,8 @@
-//! Tests of the simulated model server against its documentation.
+//! Tests of the simulated model server: the duration of calls by its cost curve, slots, queue and
+//! internal batching, and its responses.
+//!
+//! Times are compared with lower bounds, because the machine may delay a call. Upper bounds leave
+//! room for several intervals.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +21,9 @@ use crate::item::Route;
 use crate::refusal::ListResponse;
 use crate::time::{elapsed_since, now};
 
+/// A cost that keeps the tests fast.
 const QUICK: Duration = Duration::from_millis(2);
-/// Long enough that a scheduling pause of the machine is shorter than one additional interval.
+/// A cost for tests with an upper bound: longer than the delays by the scheduler of the machine.
 const SLOW: Duration = Duration::from_millis(150);
 
 fn request(path: &str, body: &str) -> Vec<u8> {
@@ -40,13 +45,13 @@ async fn call(conn: &mut HttpConnection, path: &str, body: &str) -> (u16, String
 async fn a_call_takes_at_least_the_base_plus_the_time_of_its_items() {
     let config = ServerConfig { base: QUICK, per_item: QUICK, ..ServerConfig::default() };
     let (_running, mut conn) = start(config).await;
-    let begun = now();
+    let start_time = now();
     call(&mut conn, "/embed", r#"{"inputs":["a","b","c"]}"#).await;
-    assert!(elapsed_since(begun) >= QUICK * 4);
+    assert!(elapsed_since(start_time) >= QUICK * 4);
 }
 
 #[test]
-fn each_shape_has_the_steps_of_its_name() {
+fn curve_shapes_round_up_or_have_a_knee() {
     let of = |shape| SimulatedModel::new(QUICK, QUICK, 1, 1).with_shape(shape);
     assert_eq!(of(CurveShape::NextPow2).cost(5, None), QUICK * 9);
     assert_eq!(of(CurveShape::NextPow2).cost(8, None), QUICK * 9);
@@ -58,7 +63,7 @@ async fn internal_batching_merges_queued_calls_and_is_bounded() {
     let inner =
         InternalBatching { front: Duration::ZERO, front_item: Duration::ZERO, items_max: 4, admitted_items_max: 8 };
     let engine = Arc::new(Engine::new(Arc::new(SimulatedModel::new(QUICK * 5, Duration::ZERO, 1, 4)), inner));
-    let begun = now();
+    let start_time = now();
     let calls: Vec<_> = [1, 3, 3]
         .into_iter()
         .map(|items| {
@@ -67,12 +72,12 @@ async fn internal_batching_merges_queued_calls_and_is_bounded() {
         })
         .collect();
     tokio::task::yield_now().await;
-    assert!(engine.run(2).await.is_err(), "no room inside");
+    assert!(engine.run(2).await.is_err(), "the items inside exceed admitted_items_max");
     for call in calls {
         assert!(call.await.unwrap());
     }
-    assert!(elapsed_since(begun) >= QUICK * 10, "seven items are two iterations of four at most");
-    assert!(engine.run(8).await.is_ok(), "room again");
+    assert!(elapsed_since(start_time) >= QUICK * 10, "seven items take two iterations of at most four");
+    assert!(engine.run(8).await.is_ok(), "all items have left");
 }
 
 #[tokio::test]
@@ -81,7 +86,7 @@ async fn calls_that_wait_for_a_server_that_batches_are_computed_together() {
         InternalBatching { front: Duration::ZERO, front_item: Duration::ZERO, items_max: 3, admitted_items_max: 64 };
     let config = ServerConfig { base: SLOW, per_item: Duration::ZERO, inner: Some(inner), ..ServerConfig::default() };
     let running = Arc::new(Server::start(config).await.unwrap());
-    let begun = now();
+    let start_time = now();
     let calls: Vec<_> = (0..7)
         .map(|_| {
             let running = Arc::clone(&running);
@@ -94,9 +99,9 @@ async fn calls_that_wait_for_a_server_that_batches_are_computed_together() {
     for call in calls {
         assert_eq!(call.await.unwrap(), 200);
     }
-    // At best one iteration of one call and two of three calls. Without batching there would be
-    // seven.
-    let took = elapsed_since(begun);
+    // At best, three iterations: one of the first call, and two of three calls. Without batching
+    // there would be seven.
+    let took = elapsed_since(start_time);
     assert!(took >= SLOW * 3 && took < SLOW * 7, "{took:?}");
     assert_eq!(running.stats().calls, 7);
 }
@@ -112,29 +117,29 @@ async fn slots_and_curve_can_be_changed_while_the_model_runs() {
             })
             .collect();
         async move {
-            let begun = now();
+            let start_time = now();
             for call in calls {
                 assert!(call.await.unwrap());
             }
-            elapsed_since(begun)
+            elapsed_since(start_time)
         }
     };
     let busy = run(3);
     tokio::task::yield_now().await;
     model.set_slots(1);
     busy.await;
-    assert!(run(3).await >= SLOW * 3, "one after the other");
+    assert!(run(3).await >= SLOW * 3, "with one slot, one after the other");
     model.set_slots(3);
-    assert!(run(6).await < SLOW * 6, "beside each other");
+    assert!(run(6).await < SLOW * 6, "with three slots, concurrently");
     model.set_curve(QUICK, QUICK);
     assert_eq!(model.cost(2, None), QUICK * 3);
 }
 
 #[tokio::test]
-async fn one_slot_computes_one_call_after_the_other_and_two_compute_two_at_once() {
+async fn one_slot_computes_calls_sequentially_and_two_slots_compute_two_concurrently() {
     for (slots, rounds) in [(1, 4), (2, 2)] {
         let model = Arc::new(SimulatedModel::new(QUICK * 5, Duration::ZERO, slots, 4));
-        let begun = now();
+        let start_time = now();
         let calls: Vec<_> = (0..4)
             .map(|_| {
                 tokio::spawn({
@@ -146,24 +151,24 @@ async fn one_slot_computes_one_call_after_the_other_and_two_compute_two_at_once(
         for call in calls {
             assert!(call.await.unwrap());
         }
-        assert!(elapsed_since(begun) >= QUICK * 5 * rounds, "{slots} slots");
+        assert!(elapsed_since(start_time) >= QUICK * 5 * rounds, "{slots} slots");
     }
 }
 
 #[tokio::test]
-async fn cancelled_waiting_call_frees_its_queue_place() {
+async fn a_cancelled_call_leaves_the_queue() {
     let model = SimulatedModel::new(Duration::from_secs(60), Duration::ZERO, 1, 1);
     let mut running = std::pin::pin!(model.run(1));
     let mut waiting = Box::pin(model.run(1));
     assert!(tokio::time::timeout(Duration::ZERO, &mut running).await.is_err());
     assert!(tokio::time::timeout(Duration::ZERO, &mut waiting).await.is_err());
-    assert!(model.run(1).await.is_err(), "no room");
+    assert!(model.run(1).await.is_err(), "the queue is full");
     drop(waiting);
-    assert!(tokio::time::timeout(Duration::ZERO, model.run(1)).await.is_err(), "room to wait");
+    assert!(tokio::time::timeout(Duration::ZERO, model.run(1)).await.is_err(), "the call waits in the queue");
 }
 
 #[tokio::test]
-async fn a_full_queue_is_a_503_with_retry_after() {
+async fn a_call_to_a_full_queue_is_answered_503_with_retry_after() {
     let config = ServerConfig { base: Duration::from_secs(60), queue_max: 0, ..ServerConfig::default() };
     let (running, mut first) = start(config).await;
     first.outbox.send(&request("/embed", r#"{"inputs":"a"}"#)).await.unwrap();
@@ -177,7 +182,8 @@ async fn a_full_queue_is_a_503_with_retry_after() {
                 assert_eq!((answer.status, answer.header("retry-after")), (503, Some(&b"1"[..])));
                 break;
             }
-            // This call was first and holds the slot itself. Disconnect and retry.
+            // This call arrived before the first one and holds the slot. Disconnect to free the
+            // slot, and retry.
             Err(_) => second = running.target().connect().await.unwrap(),
         }
     }
@@ -251,17 +257,17 @@ async fn single_item_server_refuses_lists_as_configured() {
 }
 
 #[tokio::test]
-async fn a_marked_call_has_a_base_of_its_own() {
+async fn a_call_with_the_slow_text_has_the_fixed_cost_configured_for_it() {
     let config =
         ServerConfig { slow: Some(("slow".to_owned(), SLOW)), base: Duration::ZERO, ..ServerConfig::default() };
     let (_running, mut conn) = start(config).await;
-    let begun = now();
+    let start_time = now();
     call(&mut conn, "/embed", r#"{"inputs":["slow"]}"#).await;
-    assert!(elapsed_since(begun) >= SLOW);
+    assert!(elapsed_since(start_time) >= SLOW);
 }
 
 #[tokio::test]
-async fn a_unix_socket_serves_alike_and_is_removed_at_the_end() {
+async fn a_unix_socket_is_served_and_is_removed_at_shutdown() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.sock");
     let (running, mut conn) =
@@ -273,7 +279,7 @@ async fn a_unix_socket_serves_alike_and_is_removed_at_the_end() {
 }
 
 #[tokio::test]
-async fn http2_with_prior_knowledge_is_spoken_where_it_is_switched_on() {
+async fn http2_with_prior_knowledge_is_served_only_if_enabled() {
     for http2 in [true, false] {
         let running = Server::start(ServerConfig { http2, ..ServerConfig::default() }).await.unwrap();
         let stream = TokioIo::new(TcpStream::connect(running.addr()).await.unwrap());
@@ -299,7 +305,7 @@ async fn draining_server_answers_open_calls_and_refuses_connections() {
     assert!(target.connect().await.is_err(), "the port is closed");
     let answer = conn.inbox.read_answer().await.unwrap();
     assert_eq!((answer.status, answer.close), (200, true));
-    assert!(drained.await.unwrap(), "everything was answered");
+    assert!(drained.await.unwrap(), "all calls were answered");
 }
 
 #[tokio::test]
@@ -307,11 +313,11 @@ async fn chat_holds_a_slot_for_its_tokens_and_is_answered_by_its_messages() {
     let config = ServerConfig { base: QUICK, per_item: QUICK, queue_max: 0, ..ServerConfig::default() };
     let (running, mut conn) = start(config).await;
     let messages = r#"[{"role": "user","content":"a"}]"#;
-    let begun = now();
+    let start_time = now();
     let body = format!(r#"{{"model":"m","messages":{messages},"max_tokens":4}}"#);
     let (status, plain) = call(&mut conn, "/v1/chat/completions", &body).await;
     assert!(status == 200 && plain.contains(&chat_text(messages)), "{plain}");
-    assert!(elapsed_since(begun) >= QUICK * 5);
+    assert!(elapsed_since(start_time) >= QUICK * 5);
     let body = format!(r#"{{"messages":{messages},"max_tokens":1,"stream":true}}"#);
     let (_, stream) = call(&mut conn, "/v1/chat/completions", &body).await;
     assert!(stream.contains(&chat_text(messages)) && stream.ends_with("data: [DONE]\n\n"), "{stream}");

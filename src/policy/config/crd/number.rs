@@ -1,35 +1,38 @@
-//! Ranges of whole numbers as regular expressions, for numbers inside a text, such as `64Ki`, which
-//! a schema cannot constrain otherwise.
+//! Regular expressions for ranges of whole numbers. The schema of a custom resource limits a number
+//! that is part of a text, such as `64Ki`, only by a pattern.
 
-/// Returns a group that matches the numbers from `min` to `max`, written without leading zeros.
+/// Returns a group of alternatives that matches exactly the decimal numbers from `min` to `max`,
+/// without leading zeros.
 pub(super) fn range_pattern(min: u64, max: u64) -> String {
-    let mut ways = Vec::new();
-    // Minimum and maximum number of digits after the first one, for the lengths of which every
-    // number is in the range.
-    let mut whole: Option<(usize, usize)> = None;
+    let mut alternatives = Vec::new();
+    // Lengths at which all numbers are in the range, as the minimum and maximum number of digits
+    // after the first one. They become one alternative.
+    let mut complete: Option<(usize, usize)> = None;
     let mut from = min;
     while from <= max {
-        // Up to the largest number with the same number of digits.
-        let to = ceiling(from).min(max);
+        // Each iteration covers the numbers of one length.
+        let to = largest_of_length(from).min(max);
         let (low, high) = (from.to_string(), to.to_string());
         if from > 0
-            && to == ceiling(from)
-            && from.checked_sub(1).is_none_or(|before| before == 0 || before == ceiling(before))
+            && to == largest_of_length(from)
+            && from.checked_sub(1).is_none_or(|before| before == 0 || before == largest_of_length(before))
         {
             let more = low.len() - 1;
-            whole = Some(whole.map_or((more, more), |(least, _)| (least, more)));
+            complete = Some(complete.map_or((more, more), |(least, _)| (least, more)));
         } else {
-            ways.extend(whole.take().map(of_any_length));
-            push_same_length(low.as_bytes(), high.as_bytes(), "", &mut ways);
+            alternatives.extend(complete.take().map(complete_lengths_pattern));
+            push_alternatives(low.as_bytes(), high.as_bytes(), "", &mut alternatives);
         }
         let Some(next) = to.checked_add(1) else { break };
         from = next;
     }
-    ways.extend(whole.map(of_any_length));
-    format!("({})", ways.join("|"))
+    alternatives.extend(complete.map(complete_lengths_pattern));
+    format!("({})", alternatives.join("|"))
 }
 
-fn of_any_length((least, most): (usize, usize)) -> String {
+/// Returns the pattern for all numbers with this minimum and maximum number of digits after the
+/// first one.
+fn complete_lengths_pattern((least, most): (usize, usize)) -> String {
     match (least, most) {
         (0, 0) => "[1-9]".to_owned(),
         (least, most) if least == most => format!("[1-9][0-9]{{{least}}}"),
@@ -37,33 +40,35 @@ fn of_any_length((least, most): (usize, usize)) -> String {
     }
 }
 
-/// Returns the largest number with as many digits.
-fn ceiling(number: u64) -> u64 {
+/// Returns the largest number with the same number of digits.
+fn largest_of_length(number: u64) -> u64 {
     let digits = u32::try_from(number.to_string().len()).unwrap_or(u32::MAX);
     10_u64.checked_pow(digits).map_or(u64::MAX, |next| next - 1)
 }
 
-/// Adds the alternatives for numbers of one length, digit by digit.
-fn push_same_length(low: &[u8], high: &[u8], before: &str, ways: &mut Vec<String>) {
+/// Adds the alternatives for the numbers from `low` to `high`, which have the same number of
+/// digits. `before` is the pattern of the digits in front of them. The function calls itself for
+/// the first digits with restricted digits after them; one alternative covers those between.
+fn push_alternatives(low: &[u8], high: &[u8], before: &str, alternatives: &mut Vec<String>) {
     let (Some((first, low)), Some((last, high))) = (low.split_first(), high.split_first()) else {
-        ways.push(before.to_owned());
+        alternatives.push(before.to_owned());
         return;
     };
-    let any = match low.len() {
+    let any_rest = match low.len() {
         0 => String::new(),
         1 => "[0-9]".to_owned(),
         more => format!("[0-9]{{{more}}}"),
     };
-    let mut one = |digit: u8, low: &[u8], high: &[u8]| {
-        push_same_length(low, high, &format!("{before}{}", char::from(digit)), ways);
+    let mut push_with_digit = |digit: u8, low: &[u8], high: &[u8]| {
+        push_alternatives(low, high, &format!("{before}{}", char::from(digit)), alternatives);
     };
     let all = |digits: &[u8], digit: u8| digits.iter().all(|found| *found == digit);
     let (whole_low, whole_high) = (all(low, b'0'), all(high, b'9'));
     if first == last && !(whole_low && whole_high) {
-        return one(*first, low, high);
+        return push_with_digit(*first, low, high);
     }
     if !whole_low {
-        one(*first, low, &vec![b'9'; low.len()]);
+        push_with_digit(*first, low, &vec![b'9'; low.len()]);
     }
     let from = if whole_low { *first } else { first + 1 };
     let to = if whole_high { *last } else { last - 1 };
@@ -73,10 +78,10 @@ fn push_same_length(low: &[u8], high: &[u8], before: &str, ways: &mut Vec<String
         } else {
             format!("[{}-{}]", char::from(from), char::from(to))
         };
-        ways.push(format!("{before}{digits}{any}"));
+        alternatives.push(format!("{before}{digits}{any_rest}"));
     }
     if !whole_high {
-        push_same_length(&vec![b'0'; high.len()], high, &format!("{before}{}", char::from(*last)), ways);
+        push_alternatives(&vec![b'0'; high.len()], high, &format!("{before}{}", char::from(*last)), alternatives);
     }
 }
 
@@ -121,6 +126,7 @@ mod tests {
         fn every_range_is_exact_at_its_ends(a: u64, b: u64, shift in 0..64_u32, inside: u64) {
             let (min, max) = (a.min(b) >> shift, a.max(b) >> shift);
             let range = compiled(min, max);
+            // A number within the range.
             let inside = min + inside.checked_rem((max - min).saturating_add(1)).unwrap_or(0);
             for number in [min, max, inside] {
                 prop_assert!(range.is_match(&number.to_string()));

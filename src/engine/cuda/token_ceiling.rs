@@ -1,6 +1,7 @@
-//! Division of a batch that is too large for the device into parts of whole sequences.
+//! The ceiling on the tokens of an execution, by which a batch that is too large for the memory of
+//! the device is divided into parts of whole sequences.
 //!
-//! The result of a sequence does not depend on its batch, so a division changes no bit.
+//! The result of a sequence does not depend on its batch, so the division does not change it.
 
 use std::ops::Range;
 

@@ -1,5 +1,8 @@
-//! Execution of a grid: blocks one after another, and the warps of a block from barrier to barrier,
-//! in random orders and up to a limit of instructions.
+//! Execution of a grid of blocks, up to a limit of instructions.
+//!
+//! Blocks run one after another. Of a block, each warp runs to its next barrier before the next
+//! warp runs. A generator shuffles the order of the blocks, and that of the warps after each
+//! barrier, because a GPU guarantees none.
 
 use groupage_batching::rng::SplitMix64;
 
@@ -11,13 +14,17 @@ use crate::memory::{GlobalMemory, SharedMemory};
 use crate::parser::Kernel;
 use crate::warp::{BlockGeometry, Warp, WarpFragment};
 
-/// A launch that was checked against the kernel.
+/// A launch, after a check of its shape and arguments against the kernel.
 #[derive(Debug)]
 pub(crate) struct GridLaunch<'a> {
     pub(crate) kernel: &'a Kernel,
+    /// Blocks of the grid.
     pub(crate) blocks: [u32; 3],
+    /// Threads of a block.
     pub(crate) threads: [u32; 3],
+    /// Dynamic shared memory of a block, beside the static one that the kernel declares.
     pub(crate) shared_bytes: usize,
+    /// Arguments in the layout of the parameters of the kernel.
     pub(crate) parameters: &'a [u8],
     /// Maximum number of instructions of all warps together.
     pub(crate) instruction_limit: u64,
@@ -26,11 +33,13 @@ pub(crate) struct GridLaunch<'a> {
 /// The reason why a warp stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WarpStop {
+    /// The warp waits at a barrier.
     Barrier,
+    /// All lanes have returned.
     Finished,
 }
 
-/// The effect of an instruction on a warp.
+/// The effect of an instruction on the execution of its warp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StepResult {
     Continue,
@@ -40,8 +49,7 @@ enum StepResult {
 // === impl GridLaunch ===
 
 impl GridLaunch<'_> {
-    /// Runs all blocks, in an order that the generator shuffles, and returns the number of
-    /// instructions that the warps executed.
+    /// Runs all blocks, and returns the number of instructions that the warps executed.
     pub(crate) fn run(&self, global: &mut GlobalMemory, rng: &mut SplitMix64) -> Result<u64, DeviceFault> {
         let [width, height, depth] = self.blocks;
         let mut order: Vec<u32> = (0..width * height * depth).collect();
@@ -59,8 +67,9 @@ impl GridLaunch<'_> {
         Ok(instructions)
     }
 
-    /// Runs the warps of a block. Each runs to its next barrier; when all have reached it or have
-    /// returned, the next epoch begins.
+    /// Runs the warps of a block, and adds their instructions to `instructions`. Each warp runs to
+    /// its next barrier. When all warps have reached it or have returned, the next epoch of the
+    /// shared memory begins.
     fn run_block(
         &self,
         state: &mut BlockState<'_>,
@@ -69,8 +78,9 @@ impl GridLaunch<'_> {
     ) -> Result<(), DeviceFault> {
         let threads: u32 = self.threads.iter().product();
         let count = u8::try_from(threads.div_ceil(32)).unwrap_or(u8::MAX);
-        let new = |index| Warp::new(index, &state.geometry, self.kernel.register_names.len(), self.kernel.local_bytes);
-        let mut running: Vec<Warp> = (0..count).map(new).collect();
+        let new_warp =
+            |index| Warp::new(index, &state.geometry, self.kernel.register_names.len(), self.kernel.local_bytes);
+        let mut running: Vec<Warp> = (0..count).map(new_warp).collect();
         while !running.is_empty() {
             shuffle(&mut running, rng);
             let mut waiting = Vec::with_capacity(running.len());
@@ -85,6 +95,7 @@ impl GridLaunch<'_> {
         Ok(())
     }
 
+    /// Runs a warp until it waits at a barrier or all of its lanes have returned.
     fn run_warp(
         &self,
         warp: &mut Warp,
@@ -111,8 +122,8 @@ impl GridLaunch<'_> {
         }
     }
 
-    /// Returns the lanes whose guard holds. Fails if one of them has not written a register that
-    /// the instruction reads.
+    /// Returns the lanes that execute the instruction: those for which its guard predicate holds.
+    /// Fails if a lane has not written a register that it reads, the predicate included.
     fn active_lanes(&self, warp: &Warp, instruction: &Instruction, lanes: u32) -> Result<u32, LaneFault> {
         let mut unwritten = None;
         let mut check = |register: Register, lanes: u32| match warp.unwritten(register, lanes) {
@@ -133,6 +144,7 @@ impl GridLaunch<'_> {
         Err(LaneFault::of_lane(lanes.trailing_zeros() as usize, FaultKind::UnsetRegister { register: name }))
     }
 
+    /// Adds the kernel and the location to a fault.
     fn fault(&self, line: usize, warp: &Warp, state: &BlockState<'_>, fault: LaneFault) -> DeviceFault {
         let (block, warp) = (state.geometry.block, usize::from(warp.index));
         let location = FaultLocation { line, block, warp, lane: fault.lane };
@@ -140,8 +152,8 @@ impl GridLaunch<'_> {
     }
 }
 
-/// Takes the lanes with the smallest program counter. Those that wait behind a branch are joined
-/// when the others reach them.
+/// Removes and returns the lanes with the smallest program counter. Lanes at a higher one wait
+/// until the others have reached it, and then continue together with them (reconvergence).
 fn take_first(fragments: &mut Vec<WarpFragment>) -> Option<WarpFragment> {
     if fragments.len() <= 1 {
         return fragments.pop();
@@ -157,7 +169,8 @@ fn take_first(fragments: &mut Vec<WarpFragment>) -> Option<WarpFragment> {
     Some(WarpFragment { at, lanes })
 }
 
-/// Executes one instruction with the active lanes of a fragment that was taken from the warp.
+/// Executes one instruction with the active lanes of a fragment that was removed from the warp, and
+/// adds the lanes to the warp again, at their next instruction.
 fn step(
     warp: &mut Warp,
     state: &mut BlockState<'_>,
@@ -173,6 +186,7 @@ fn step(
         }
         Operation::Return => continue_at(warp, next, fragment.lanes & !active),
         Operation::Barrier => {
+            // A barrier requires all lanes of the warp that have not returned.
             let expected = fragment.lanes | warp.live_lanes();
             if active != expected {
                 let kind = FaultKind::DivergentWarp { instruction: "bar.sync", active, expected };
@@ -191,13 +205,14 @@ fn step(
     Ok(StepResult::Continue)
 }
 
+/// Adds the lanes to the warp, with their next instruction.
 fn continue_at(warp: &mut Warp, at: usize, lanes: u32) {
     if lanes != 0 {
         warp.fragments.push(WarpFragment { at, lanes });
     }
 }
 
-/// Fisher–Yates shuffle.
+/// Shuffles the items (Fisher–Yates).
 fn shuffle<T>(items: &mut [T], rng: &mut SplitMix64) {
     for end in (1..items.len()).rev() {
         let other = rng.next_u64() % (end as u64 + 1);
