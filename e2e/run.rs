@@ -63,19 +63,30 @@ fn runtime() -> Result<tokio::runtime::Runtime, TestError> {
     Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
 }
 
-/// Runs a shell in which `kubectl` reaches the cluster, until it exits.
+/// Runs a shell in which `kubectl` and `helm` reach the cluster, until it exits.
 fn run_shell(cluster: &Cluster) -> Result<ExitCode, TestError> {
-    let kubectl = cluster.kit.kept.join("kubectl");
+    let programs = &cluster.kit.kept;
     // The Kubernetes binary contains several programs, and selects one by the name under which it
     // is executed.
-    std::fs::remove_file(&kubectl).ok();
-    std::os::unix::fs::symlink(&cluster.kit.kube, &kubectl)?;
-    println!("a shell with kubectl for the cluster: leave it with `exit`");
+    link_program(&cluster.kit.kube, &programs.join("kubectl"))?;
+    match &cluster.kit.helm {
+        Ok(helm) => {
+            link_program(helm, &programs.join("helm"))?;
+            println!("a shell with kubectl and helm for the cluster: leave it with `exit`");
+        }
+        Err(fault) => println!("a shell with kubectl for the cluster: leave it with `exit`\nno helm: {fault}"),
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::env::join_paths(std::iter::once(cluster.kit.kept.clone()).chain(std::env::split_paths(&path)))?;
+    let path = std::env::join_paths(std::iter::once(programs.clone()).chain(std::env::split_paths(&path)))?;
     let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/bash".into());
     Command::new(shell).env("PATH", path).env("KUBECONFIG", cluster.kubectl.kubeconfig()).status()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Creates a symbolic link to a program, or replaces the link of an earlier run.
+fn link_program(program: &Path, link: &Path) -> Result<(), TestError> {
+    std::fs::remove_file(link).ok();
+    Ok(std::os::unix::fs::symlink(program, link)?)
 }
 
 /// Runs the selected cases, removes the installation, and prints the counts.

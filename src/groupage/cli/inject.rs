@@ -12,6 +12,7 @@ mod object;
 mod output;
 mod policies;
 mod refusal;
+mod report;
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -21,9 +22,10 @@ use clap::Args as ClapArgs;
 use serde_json::Value;
 
 use self::context::ManifestContext;
-use self::object::{INJECTED, ObjectFn, inject_object, map_items, uninject_object};
+use self::object::{ObjectFn, inject_object, map_items, uninject_object};
 use self::output::{ManifestObject, Output, format_objects};
 use self::refusal::format_refusal;
+use self::report::ObjectReport;
 use super::yaml::YamlDocument;
 use crate::config::{self, EXIT_FINDINGS};
 use crate::injector::RedirectUse;
@@ -80,6 +82,8 @@ struct ManifestResult {
     report: String,
     /// `true` if at least one object was refused, so that no manifest is written.
     refused: bool,
+    /// `true` if at least one pod template of the output has a new sidecar.
+    any_injected: bool,
 }
 
 /// A manifest file with its documents.
@@ -87,6 +91,15 @@ struct ManifestFile {
     name: String,
     text: String,
     documents: Vec<YamlDocument>,
+}
+
+// === impl ManifestResult ===
+
+impl ManifestResult {
+    /// Creates the result for input that is refused, with the reasons.
+    fn refused(reasons: String) -> Self {
+        Self { out: String::new(), report: reasons, refused: true, any_injected: false }
+    }
 }
 
 /// Runs `groupage inject`.
@@ -98,18 +111,13 @@ pub(super) fn inject(args: &InjectArgs) -> ExitCode {
         };
         let policy_errors = policies::policy_errors(sources);
         if !policy_errors.is_empty() {
-            return Ok(ManifestResult { out: String::new(), report: policy_errors, refused: true });
+            return Ok(ManifestResult::refused(policy_errors));
         }
         let is_unverified = ca.is_empty() && !is_off(&args.controller);
         let context = ManifestContext::new(args, ca, sources)?;
-        let mut any_injected = false;
-        let mut result = change_objects(sources, &args.files, &mut |object, report| {
-            let before = report.len();
-            let changed = inject_object(object, &context, report);
-            any_injected |= report.get(before..).is_some_and(|text| text.lines().any(|line| line.ends_with(INJECTED)));
-            changed
-        });
-        if any_injected && is_unverified && !result.refused {
+        let mut result =
+            change_objects(sources, &args.files, &mut |object, report| inject_object(object, &context, report));
+        if result.any_injected && is_unverified {
             result.report.push_str(&one_line(&format!(
                 "‼ without --controller-ca the sidecars cannot verify the controller at {} and keep their initial settings: pass its CA certificates, or --controller off if you run none",
                 args.controller
@@ -178,7 +186,7 @@ fn run_and_print(files: &InputFiles, work: impl Fn(&[ManifestFile]) -> Result<Ma
 
 /// Changes every object of the files with `work`, and formats the result.
 fn change_objects(sources: &[ManifestFile], files: &InputFiles, work: ObjectFn<'_>) -> ManifestResult {
-    let (mut report, mut problems) = (String::new(), String::new());
+    let (mut report, mut problems) = (ObjectReport::default(), String::new());
     let mut objects = Vec::new();
     for (file, source) in sources.iter().enumerate() {
         for (index, document) in source.documents.iter().enumerate() {
@@ -194,12 +202,14 @@ fn change_objects(sources: &[ManifestFile], files: &InputFiles, work: ObjectFn<'
     }
     if !problems.is_empty() {
         // Changed objects are not printed in this case, so the report about them is omitted too.
-        return ManifestResult { out: String::new(), report: problems, refused: true };
+        return ManifestResult::refused(problems);
     }
-    // Lines with a check mark are not warnings, and are printed only with `--verbose`.
-    let filtered =
-        report.lines().filter(|line| files.verbose || !line.contains('√')).flat_map(|line| [line, "\n"]).collect();
-    ManifestResult { out: format_objects(sources, &objects, files.output), report: filtered, refused: false }
+    ManifestResult {
+        out: format_objects(sources, &objects, files.output),
+        report: report.format(files.verbose),
+        refused: false,
+        any_injected: report.any_injected(),
+    }
 }
 
 /// Formats a line of the report, and replaces control characters: the names in it are from a file

@@ -3,23 +3,25 @@
 use serde_json::Value;
 
 use super::context::ManifestContext;
+use super::display_name;
 use super::hints;
 use super::refusal::LocatedRefusal;
-use super::{display_name, one_line};
+use super::report::ObjectReport;
 use crate::injector::{self, InjectionOutcome, KeyLocation, TemplateLocation};
-
-/// End of a report line about a new sidecar.
-pub(super) const INJECTED: &str = " injected";
 
 /// Report of an object that runs pods but has no pod template at a known place.
 const NOT_FOUND: &str =
     "its pod templates are not at a known path; annotate them, and the webhook adds the sidecar to the pods";
 
 /// Changes one object, or returns the reasons for a refusal.
-pub(super) type ObjectFn<'a> = &'a mut dyn FnMut(&Value, &mut String) -> Result<Value, Vec<LocatedRefusal>>;
+pub(super) type ObjectFn<'a> = &'a mut dyn FnMut(&Value, &mut ObjectReport) -> Result<Value, Vec<LocatedRefusal>>;
 
 /// Applies the work to an object, or to every item of a list.
-pub(super) fn map_items(object: &Value, work: ObjectFn<'_>, report: &mut String) -> Result<Value, Vec<LocatedRefusal>> {
+pub(super) fn map_items(
+    object: &Value,
+    work: ObjectFn<'_>,
+    report: &mut ObjectReport,
+) -> Result<Value, Vec<LocatedRefusal>> {
     let is_list =
         object.get("kind").and_then(Value::as_str).is_some_and(|kind| kind == "List" || kind.ends_with("List"));
     let Some(items) = object.get("items").and_then(Value::as_array).filter(|_| is_list) else {
@@ -47,21 +49,20 @@ pub(super) fn map_items(object: &Value, work: ObjectFn<'_>, report: &mut String)
 pub(super) fn inject_object(
     object: &Value,
     around: &ManifestContext,
-    report: &mut String,
+    report: &mut ObjectReport,
 ) -> Result<Value, Vec<LocatedRefusal>> {
-    let mut say = |line: String| report.push_str(&one_line(&line));
     let places = match injector::template_locations(object) {
         Ok(places) => places,
         Err(reason) => {
-            say(format!("{} left unchanged: {reason}", display_name(object)));
+            report.push(&format!("{} left unchanged: {reason}", display_name(object)));
             return Ok(object.clone());
         }
     };
-    hints::misplaced_keys(object, &places)
-        .into_iter()
-        .for_each(|hint| say(format!("{}: {hint}", display_name(object))));
+    for hint in hints::misplaced_keys(object, &places) {
+        report.push(&format!("{}: {hint}", display_name(object)));
+    }
     if places.is_empty() && hints::has_pods(object) {
-        say(format!("{} left unchanged: {NOT_FOUND}", display_name(object)));
+        report.push(&format!("{} left unchanged: {NOT_FOUND}", display_name(object)));
     }
     let mut after = object.clone();
     let mut problems = Vec::new();
@@ -72,17 +73,17 @@ pub(super) fn inject_object(
         match injector::inject(template, &context) {
             InjectionOutcome::Injected(injected) => {
                 let is_new = injected.pod != *template;
-                say(if is_new {
-                    format!("{name}{INJECTED}")
+                if is_new {
+                    report.push_injected(&name);
                 } else {
-                    format!("{name} unchanged: it already has the sidecar")
-                });
-                injected.report.facts.iter().for_each(|fact| say(format!("    √ {fact}")));
-                injected.report.warnings.iter().for_each(|warning| say(format!("    ‼ {warning}")));
+                    report.push(&format!("{name} unchanged: it already has the sidecar"));
+                }
+                injected.report.facts.iter().for_each(|fact| report.push_fact(fact));
+                injected.report.warnings.iter().for_each(|warning| report.push_warning(warning));
                 place.set(&mut after, injected.pod);
             }
             InjectionOutcome::Skipped(skipped) => {
-                say(format!("{name} skipped ({}): {}", skipped.reason.as_str(), skipped.detail));
+                report.push(&format!("{name} skipped ({}): {}", skipped.reason.as_str(), skipped.detail));
             }
             InjectionOutcome::Refused(refused) => problems.extend(refused.into_iter().map(|problem| {
                 let map = if problem.holder == KeyLocation::Annotation { "annotations" } else { "labels" };
@@ -98,14 +99,12 @@ pub(super) fn inject_object(
 }
 
 /// Removes the sidecar from the pod templates of an object.
-pub(super) fn uninject_object(object: &Value, report: &mut String) -> Result<Value, Vec<LocatedRefusal>> {
+pub(super) fn uninject_object(object: &Value, report: &mut ObjectReport) -> Result<Value, Vec<LocatedRefusal>> {
     let mut after = object.clone();
     for place in injector::template_locations(object).unwrap_or_default() {
         if let Some(uninjected) = injector::uninject(place.get(object)) {
-            report.push_str(&one_line(&format!("{} uninjected", template_name(object, &place))));
-            for warning in uninjected.warnings {
-                report.push_str(&one_line(&format!("    ‼ {warning}")));
-            }
+            report.push(&format!("{} uninjected", template_name(object, &place)));
+            uninjected.warnings.iter().for_each(|warning| report.push_warning(warning));
             place.set(&mut after, uninjected.pod);
         }
     }
