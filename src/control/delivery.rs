@@ -30,6 +30,7 @@ const EVENTS_MAX: usize = 32;
 #[derive(Debug)]
 pub struct ReportOutbox {
     epoch: u64,
+    /// Numbers of the last report and of the last event.
     reports: u64,
     events: u64,
     /// The report in flight, as it was first written.
@@ -38,6 +39,7 @@ pub struct ReportOutbox {
     waiting: VecDeque<SidecarEvent>,
     /// Number of the last event that was written on the current stream.
     written: u64,
+    /// Number of dropped events that no queued event reports yet.
     dropped: u64,
 }
 
@@ -92,8 +94,9 @@ impl ReportOutbox {
         self.events += 1;
         (event.epoch, event.seq) = (self.epoch, self.events);
         if self.waiting.len() >= EVENTS_MAX {
-            let lost = self.waiting.pop_front().map_or(0, |lost| lost.dropped);
-            self.dropped += 1 + lost;
+            // The oldest event may itself report dropped events, which must not be forgotten.
+            let reported = self.waiting.pop_front().map_or(0, |oldest| oldest.dropped);
+            self.dropped += 1 + reported;
         }
         event.dropped = std::mem::take(&mut self.dropped);
         self.waiting.push_back(event);

@@ -57,7 +57,7 @@ pub enum Acceptance {
 pub enum RequestedProfile {
     /// A named profile; `true` if it exists and can be parsed.
     Named(String, bool),
-    /// A profile made of the policy's own limits and scheduling, named after a hash of them.
+    /// A profile made of the policy's own limits and scheduling. Its name contains a hash of them.
     Own(String, Box<BatchProfileSpec>),
     /// The policy cannot be parsed.
     Unknown,
@@ -104,18 +104,18 @@ impl RequestedProfile {
 /// Attaches all pods to policies. `inject_by_default` applies to pods and namespaces without a
 /// setting of their own. Namespaces in `excluded` are ignored.
 #[must_use]
-pub fn attach_all(world: &ClusterState, inject_by_default: bool, excluded: &BTreeSet<String>) -> AttachmentMap {
+pub fn attach_all(cluster: &ClusterState, inject_by_default: bool, excluded: &BTreeSet<String>) -> AttachmentMap {
     let mut all = AttachmentMap::default();
-    for (key, policy) in world.policies.iter() {
-        let requested = requested_profile(world, policy);
+    for (key, policy) in cluster.policies.iter() {
+        let requested = requested_profile(cluster, policy);
         let accepted = Acceptance::Accepted(None);
         let attachment =
             Attachment { uid: policy.meta.uid.clone(), accepted, pods: Vec::new(), uninjected: Vec::new(), requested };
         all.policies.insert(key.clone(), attachment);
     }
     let mut claims = PodClaims::default();
-    for (key, pod) in world.pods.iter().filter(|(_, pod)| !pod.ending) {
-        if let Some(policy) = policy_of(world, pod, &mut claims) {
+    for (key, pod) in cluster.pods.iter().filter(|(_, pod)| !pod.ending) {
+        if let Some(policy) = policy_of(cluster, pod, &mut claims) {
             all.followed.insert(key.clone(), policy.clone());
             if let Some(attachment) = all.policies.get_mut(&policy) {
                 attachment.pods.push(key.clone());
@@ -123,24 +123,24 @@ pub fn attach_all(world: &ClusterState, inject_by_default: bool, excluded: &BTre
         }
     }
     // Pods without a sidecar are attached only if they request one and are not excluded.
-    for (key, pod) in world.uninjected_pods.iter().filter(|(_, pod)| !pod.ending) {
+    for (key, pod) in cluster.uninjected_pods.iter().filter(|(_, pod)| !pod.ending) {
         let namespace = key.namespace.as_str();
-        let left_alone =
+        let is_excluded =
             namespace == "kube-system" || excluded.contains(namespace) || pod.labels.contains_key(COMPONENT);
-        if left_alone || !requests_injection(pod, world.namespace_labels(namespace), inject_by_default) {
+        if is_excluded || !requests_injection(pod, cluster.namespace_labels(namespace), inject_by_default) {
             continue;
         }
-        let policy = policy_of(world, pod, &mut claims);
+        let policy = policy_of(cluster, pod, &mut claims);
         if let Some(attachment) = policy.as_ref().and_then(|policy| all.policies.get_mut(policy)) {
             attachment.uninjected.push(key.clone());
         }
         all.uninjected.insert(key.clone(), policy);
     }
     // Acceptance depends on the claims of all pods, so it is determined last.
-    for (key, policy) in world.policies.iter() {
+    for (key, policy) in cluster.policies.iter() {
         let followed =
             all.policies.get(key).is_some_and(|found| !found.pods.is_empty() || !found.uninjected.is_empty());
-        let accepted = evaluate_acceptance(world, policy, followed, &claims);
+        let accepted = evaluate_acceptance(cluster, policy, followed, &claims);
         if let Some(attachment) = all.policies.get_mut(key) {
             attachment.accepted = accepted;
         }
@@ -153,25 +153,26 @@ pub fn attach_all(world: &ClusterState, inject_by_default: bool, excluded: &BTre
 struct PodClaims {
     /// Policies named by pods, which follow them even if an older policy has the same target.
     named: BTreeSet<ObjectKey>,
-    /// Policies that pods would follow if an older policy did not take precedence, with these older
-    /// ones.
+    /// Policies that would be the choice of a pod if an older policy did not take precedence, with
+    /// these older ones.
     lost: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
 
-fn policy_of(world: &ClusterState, pod: &Pod, claims: &mut PodClaims) -> Option<ObjectKey> {
+/// Returns the policy of a pod, and records the effect of the choice on the acceptance of policies.
+fn policy_of(cluster: &ClusterState, pod: &Pod, claims: &mut PodClaims) -> Option<ObjectKey> {
     let namespace = pod.meta.key.namespace.as_str();
-    let workload: Option<OwnerRef> = world.workload(namespace, pod.owner.as_ref(), &pod.labels);
+    let workload: Option<OwnerRef> = cluster.workload(namespace, pod.owner.as_ref(), &pod.labels);
     let subject =
         PodSubject { namespace, labels: &pod.labels, annotations: &pod.annotations, workload: workload.as_ref() };
-    let choice = choose(world, subject);
+    let choice = choose(cluster, subject);
     let chosen = choice.policy()?;
     if let PolicyChoice::Named(..) = choice {
         claims.named.insert(chosen.meta.key.clone());
     }
     if let PolicyChoice::Selected(_) = choice {
-        let others = in_namespace(&world.policies, namespace).map(|(_, policy)| policy);
+        let others = in_namespace(&cluster.policies, namespace).map(|(_, policy)| policy);
         for other in others.filter(|other| other.meta.key != chosen.meta.key && takes_precedence(chosen, other)) {
-            if super::matching::is_for(world, other, subject) {
+            if super::matching::is_for(cluster, other, subject) {
                 claims.lost.entry(other.meta.key.clone()).or_default().insert(chosen.meta.key.clone());
             }
         }
@@ -180,12 +181,12 @@ fn policy_of(world: &ClusterState, pod: &Pod, claims: &mut PodClaims) -> Option<
 }
 
 /// Returns the profile that a policy requests.
-fn requested_profile(world: &ClusterState, policy: &Policy) -> RequestedProfile {
+fn requested_profile(cluster: &ClusterState, policy: &Policy) -> RequestedProfile {
     let Ok(spec) = &policy.spec else { return RequestedProfile::Unknown };
     if let Some(name) = spec.profile_ref.as_ref().and_then(|reference| reference.name.clone()) {
-        let found = world.profiles.get(&ObjectKey::new(&policy.meta.key.namespace, &name));
-        let there = found.is_some_and(|profile| profile.spec.is_ok());
-        return RequestedProfile::Named(name, there);
+        let found = cluster.profiles.get(&ObjectKey::new(&policy.meta.key.namespace, &name));
+        let is_valid = found.is_some_and(|profile| profile.spec.is_ok());
+        return RequestedProfile::Named(name, is_valid);
     }
     let name = profile::profile_name(&policy.meta.key.name, spec.limits.as_ref(), spec.scheduling.as_ref());
     let own = BatchProfileSpec { limits: spec.limits.clone(), scheduling: spec.scheduling.clone() };
@@ -193,15 +194,15 @@ fn requested_profile(world: &ClusterState, policy: &Policy) -> RequestedProfile 
 }
 
 /// Determines the acceptance of a policy.
-fn evaluate_acceptance(world: &ClusterState, policy: &Arc<Policy>, followed: bool, claims: &PodClaims) -> Acceptance {
+fn evaluate_acceptance(cluster: &ClusterState, policy: &Arc<Policy>, followed: bool, claims: &PodClaims) -> Acceptance {
     if let Some(reason) = &policy.invalid {
         return Acceptance::Invalid(reason.clone());
     }
-    let Some(reach) = policy.spec.as_ref().ok().and_then(target_of) else {
+    let Some(target) = policy.spec.as_ref().ok().and_then(target_of) else {
         return Acceptance::Invalid("targetRefs and selector are mutually exclusive: remove one of them".to_owned());
     };
     let namespace = policy.meta.key.namespace.as_str();
-    let rival = find_rival(world, policy, reach);
+    let rival = find_rival(cluster, policy, target);
     let mut notes = Vec::new();
     if let Some(older) = &rival {
         let reason = format!("the older BatchPolicy {older} selects the same pods");
@@ -221,9 +222,9 @@ fn evaluate_acceptance(world: &ClusterState, policy: &Arc<Policy>, followed: boo
         ));
     }
     // The policy is accepted if at least one target exists; the missing ones are remarks.
-    if let PolicyTarget::Targets(targets) = reach {
+    if let PolicyTarget::Targets(targets) = target {
         let missing: Vec<String> =
-            targets.iter().filter_map(|target| describe_missing(world, namespace, target)).collect();
+            targets.iter().filter_map(|target| describe_missing(cluster, namespace, target)).collect();
         if missing.len() == targets.len() {
             return Acceptance::TargetNotFound(missing.join("; "));
         }
@@ -239,12 +240,12 @@ fn evaluate_acceptance(world: &ClusterState, policy: &Arc<Policy>, followed: boo
 }
 
 /// Returns the name of a rival: an older policy of the namespace with the same target.
-fn find_rival(world: &ClusterState, policy: &Policy, reach: PolicyTarget<'_>) -> Option<String> {
-    let others = in_namespace(&world.policies, &policy.meta.key.namespace).map(|(_, other)| other);
+fn find_rival(cluster: &ClusterState, policy: &Policy, target: PolicyTarget<'_>) -> Option<String> {
+    let others = in_namespace(&cluster.policies, &policy.meta.key.namespace).map(|(_, other)| other);
     let mut others = others.filter(|other| other.meta.key != policy.meta.key && takes_precedence(other, policy));
     let rival = others.find(|other| {
         let theirs = other.spec.as_ref().ok().and_then(target_of);
-        theirs.is_some_and(|theirs| is_covered(reach, theirs))
+        theirs.is_some_and(|theirs| is_covered(target, theirs))
     });
     rival.map(|rival| rival.meta.key.name.clone())
 }
@@ -259,9 +260,13 @@ fn is_covered(target: PolicyTarget<'_>, other: PolicyTarget<'_>) -> bool {
     }
 }
 
-fn describe_missing(world: &ClusterState, namespace: &str, target: &crate::api::v1alpha1::TargetRef) -> Option<String> {
+fn describe_missing(
+    cluster: &ClusterState,
+    namespace: &str,
+    target: &crate::api::v1alpha1::TargetRef,
+) -> Option<String> {
     let name = target_name(target);
-    match resolve_target(world, namespace, target) {
+    match resolve_target(cluster, namespace, target) {
         TargetLookup::There => None,
         TargetLookup::Missing => Some(format!("{name} not found in namespace {namespace}")),
         TargetLookup::NotInstalled => Some(format!("{name}: this kind is not installed in the cluster")),

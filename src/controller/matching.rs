@@ -87,16 +87,16 @@ impl<'a> PolicyChoice<'a> {
 
 /// Selects the policy of a pod.
 #[must_use]
-pub fn choose<'a>(world: &'a ClusterState, subject: PodSubject<'a>) -> PolicyChoice<'a> {
+pub fn choose<'a>(cluster: &'a ClusterState, subject: PodSubject<'a>) -> PolicyChoice<'a> {
     if let Some(name) = subject.annotations.get(POLICY_ANNOTATION) {
-        let policy = world.policies.get(&ObjectKey::new(subject.namespace, name.trim()));
+        let policy = cluster.policies.get(&ObjectKey::new(subject.namespace, name.trim()));
         return PolicyChoice::Named(name, policy);
     }
     let (mut selected, mut default): (Option<&Arc<Policy>>, Option<&Arc<Policy>>) = (None, None);
-    for (_, policy) in in_namespace(&world.policies, subject.namespace) {
+    for (_, policy) in in_namespace(&cluster.policies, subject.namespace) {
         let best = match policy.spec.as_ref().ok().and_then(target_of) {
             Some(PolicyTarget::Namespace) => &mut default,
-            Some(reach) if includes_pod(world, reach, subject) => &mut selected,
+            Some(target) if includes_pod(cluster, target, subject) => &mut selected,
             _ => continue,
         };
         if best.is_none_or(|best| takes_precedence(policy, best)) {
@@ -137,30 +137,32 @@ pub fn target_of(spec: &BatchPolicySpec) -> Option<PolicyTarget<'_>> {
 /// Returns `true` if a policy targets a pod explicitly, irrespective of other policies. A policy of
 /// the whole namespace does not.
 #[must_use]
-pub fn is_for(world: &ClusterState, policy: &Policy, subject: PodSubject<'_>) -> bool {
-    let reach = policy.spec.as_ref().ok().and_then(target_of);
-    reach.is_some_and(|reach| reach != PolicyTarget::Namespace && includes_pod(world, reach, subject))
+pub fn is_for(cluster: &ClusterState, policy: &Policy, subject: PodSubject<'_>) -> bool {
+    let target = policy.spec.as_ref().ok().and_then(target_of);
+    target.is_some_and(|target| target != PolicyTarget::Namespace && includes_pod(cluster, target, subject))
 }
 
 /// Returns `true` if a target includes a pod.
-fn includes_pod(world: &ClusterState, reach: PolicyTarget<'_>, subject: PodSubject<'_>) -> bool {
-    match reach {
+fn includes_pod(cluster: &ClusterState, target: PolicyTarget<'_>, subject: PodSubject<'_>) -> bool {
+    match target {
         PolicyTarget::Namespace => true,
         PolicyTarget::Labels(selector) => selects(selector, subject.labels),
-        PolicyTarget::Targets(targets) => targets.iter().any(|target| leads_to_pod(world, target, subject)),
+        PolicyTarget::Targets(targets) => targets.iter().any(|target| leads_to_pod(cluster, target, subject)),
     }
 }
 
 /// Returns `true` if a reference leads to a pod.
-fn leads_to_pod(world: &ClusterState, target: &TargetRef, subject: PodSubject<'_>) -> bool {
+fn leads_to_pod(cluster: &ClusterState, target: &TargetRef, subject: PodSubject<'_>) -> bool {
     let (kind, name) = (target.kind.as_deref().unwrap_or_default(), target.name.as_deref().unwrap_or_default());
     let object = |table: &ObjectTable<Value>| {
         table.get(&ObjectKey::new(subject.namespace, name)).is_some_and(|object| selected_by(object, subject.labels))
     };
     match target_kind(target) {
-        Some(TargetKind::Workload) => subject.workload.is_some_and(|made| made.kind == kind && made.name == name),
-        Some(TargetKind::Service) => object(&world.services),
-        Some(TargetKind::Pool) => world.pools.as_ref().is_some_and(object),
+        Some(TargetKind::Workload) => {
+            subject.workload.is_some_and(|workload| workload.kind == kind && workload.name == name)
+        }
+        Some(TargetKind::Service) => object(&cluster.services),
+        Some(TargetKind::Pool) => cluster.pools.as_ref().is_some_and(object),
         Some(TargetKind::InferenceService) => {
             subject.labels.get(INFERENCE_SERVICE).is_some_and(|service| service == name)
         }
@@ -191,20 +193,20 @@ fn target_kind(target: &TargetRef) -> Option<TargetKind> {
 
 /// Resolves a reference of a policy in a namespace.
 #[must_use]
-pub fn resolve_target(world: &ClusterState, namespace: &str, target: &TargetRef) -> TargetLookup {
+pub fn resolve_target(cluster: &ClusterState, namespace: &str, target: &TargetRef) -> TargetLookup {
     let Some(kind) = target_kind(target) else { return TargetLookup::Unknown };
     let key = ObjectKey::new(namespace, target.name.as_deref().unwrap_or_default());
-    let there = match (kind, target.kind.as_deref().unwrap_or_default()) {
-        (TargetKind::Workload, "Deployment") => Some(world.deployments.contains_key(&key)),
-        (TargetKind::Workload, "StatefulSet") => Some(world.stateful_sets.contains_key(&key)),
-        (TargetKind::Workload, _) => Some(world.daemon_sets.contains_key(&key)),
-        (TargetKind::Service, _) => Some(world.services.contains_key(&key)),
-        (TargetKind::Pool, _) => world.pools.as_ref().map(|pools| pools.contains_key(&key)),
+    let exists = match (kind, target.kind.as_deref().unwrap_or_default()) {
+        (TargetKind::Workload, "Deployment") => Some(cluster.deployments.contains_key(&key)),
+        (TargetKind::Workload, "StatefulSet") => Some(cluster.stateful_sets.contains_key(&key)),
+        (TargetKind::Workload, _) => Some(cluster.daemon_sets.contains_key(&key)),
+        (TargetKind::Service, _) => Some(cluster.services.contains_key(&key)),
+        (TargetKind::Pool, _) => cluster.pools.as_ref().map(|pools| pools.contains_key(&key)),
         (TargetKind::InferenceService, _) => {
-            world.inference_services.as_ref().map(|services| services.contains_key(&key))
+            cluster.inference_services.as_ref().map(|services| services.contains_key(&key))
         }
     };
-    match there {
+    match exists {
         None => TargetLookup::NotInstalled,
         Some(true) => TargetLookup::There,
         Some(false) => TargetLookup::Missing,
@@ -260,11 +262,11 @@ pub fn selected_by(object: &Value, labels: &BTreeMap<String, String>) -> bool {
 #[must_use]
 pub fn requests_injection(pod: &Pod, namespace: Option<&BTreeMap<String, String>>, inject_by_default: bool) -> bool {
     let key = crate::injector::INJECT;
-    let yes = |value: &str| matches!(value, "enabled" | "true");
+    let enables = |value: &str| matches!(value, "enabled" | "true");
     if let Some(own) = pod.annotations.get(key).or_else(|| pod.labels.get(key)) {
-        return yes(own.trim().to_ascii_lowercase().as_str());
+        return enables(own.trim().to_ascii_lowercase().as_str());
     }
-    namespace.and_then(|labels| labels.get(key)).map_or(inject_by_default, |value| yes(value))
+    namespace.and_then(|labels| labels.get(key)).map_or(inject_by_default, |value| enables(value))
 }
 
 /// Describes the target of a policy briefly: `Deployment/embedder`, `Deployment/a +2`,
@@ -282,6 +284,7 @@ pub fn describe_target(spec: &BatchPolicySpec) -> String {
     }
 }
 
+/// Formats a selector as on the command line of kubectl.
 fn labels_in_short(selector: &LabelSelector) -> String {
     let labels = selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}={value}"));
     let terms = selector.match_expressions.iter().flatten().map(|term| {

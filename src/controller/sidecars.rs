@@ -78,10 +78,12 @@ pub struct SidecarsConfig {
 /// All connected sidecars, and the runtime state of every policy.
 pub struct SidecarController {
     needs: SidecarsConfig,
+    /// The open streams, once the port is served.
     streams: OnceLock<StreamRegistry>,
     state: Mutex<State>,
 }
 
+/// State that streams and rounds share.
 #[derive(Default)]
 struct State {
     registry: SidecarRegistry,
@@ -91,9 +93,9 @@ struct State {
     /// Injected pods, by UID.
     pods: HashMap<String, ObjectKey>,
     /// Leadership term in which `runtimes` were created.
-    reign: Option<LeadershipTerm>,
+    term: Option<LeadershipTerm>,
     /// Limits full scans of the pods for a UID that no round has seen yet.
-    searches: Option<TokenBucket>,
+    scan_rate: Option<TokenBucket>,
 }
 
 /// Rate per second and burst of these scans: twice the rate of token reviews. Any client may
@@ -129,8 +131,8 @@ impl SidecarController {
         self.streams.get_or_init(|| streams.clone());
         let own = self.clone();
         Ok(async move {
-            let tidy = own.push_certificates(streams, certificate.subscribe(), stop);
-            tokio::join!(work, tidy);
+            let pushes = own.push_certificates(streams, certificate.subscribe(), stop);
+            tokio::join!(work, pushes);
         })
     }
 
@@ -186,6 +188,8 @@ impl SidecarController {
         leader.address
     }
 
+    /// Returns the message that redirects a sidecar to the leader; `None` if this replica leads, or
+    /// if the leader's address is not known.
     fn goaway(&self) -> Option<EncodedPush> {
         let address = Some(self.leader_address()?);
         EncodedPush::goaway(Goaway { address, reason: "another replica is the leader".to_owned(), ..Goaway::default() })
@@ -216,7 +220,7 @@ impl ObservationSource for SidecarController {
             if self.needs.leadership.leader().is_some() {
                 state.runtimes.clear();
                 state.configs.clear();
-                state.reign = None;
+                state.term = None;
             }
             state.registry.remove_disconnected();
             drop(state);
@@ -225,8 +229,8 @@ impl ObservationSource for SidecarController {
             }
             return ObservedState::default();
         }
-        let reign = self.needs.leadership.reign();
-        if std::mem::replace(&mut state.reign, reign) != reign {
+        let term = self.needs.leadership.reign();
+        if std::mem::replace(&mut state.term, term) != term {
             // Another replica may have led in between without this one observing it.
             state.runtimes.clear();
             state.configs.clear();
@@ -242,17 +246,17 @@ impl ObservationSource for SidecarController {
 impl InjectedPods for SidecarController {
     fn find(&self, uid: &str) -> Option<(String, String)> {
         let now = self.needs.clock.now();
-        let (key, may) = {
+        let (key, is_scan_allowed) = {
             let mut state = self.state();
             let key = state.pods.get(uid).cloned();
-            let searches =
-                state.searches.get_or_insert_with(|| TokenBucket::new(now, POD_SCAN_RATE.0, POD_SCAN_RATE.1));
-            let may = key.is_none() && searches.try_take(now, 1);
-            (key, may)
+            let scan_rate =
+                state.scan_rate.get_or_insert_with(|| TokenBucket::new(now, POD_SCAN_RATE.0, POD_SCAN_RATE.1));
+            let is_scan_allowed = key.is_none() && scan_rate.try_take(now, 1);
+            (key, is_scan_allowed)
         };
         // A pod that was created a moment ago may not be part of a round yet.
         let key = key.or_else(|| {
-            if !may {
+            if !is_scan_allowed {
                 return None;
             }
             let world = self.needs.shared.world();
@@ -265,15 +269,15 @@ impl InjectedPods for SidecarController {
 impl ControllerStreamHandler for SidecarController {
     fn on_open(&self, streams: &StreamRegistry, pod: &Arc<PodIdentity>, hello: &Hello) {
         if let Some(push) = self.bundle() {
-            let _there = streams.push(&pod.uid, &push);
+            let _has_stream = streams.push(&pod.uid, &push);
         }
         if let Some(push) = self.goaway() {
-            let _there = streams.push(&pod.uid, &push);
+            let _has_stream = streams.push(&pod.uid, &push);
         }
         self.streams.get_or_init(|| streams.clone());
         self.state().registry.on_open(pod, hello);
-        // The next round, within a second, computes the configuration. It depends on the one in
-        // force.
+        // Requests a round, which computes the configuration of the pod. It depends on the one that
+        // `Hello` reports as in force.
         self.needs.shared.update(|_| true);
     }
 

@@ -72,9 +72,9 @@ const ADDED_LATER: [&str; 4] = [
 fn selects_labels(labels: &Value, selector: &Value) -> bool {
     let is_added = |key: &str| ADDED_LATER.contains(&key) && labels.get(key).is_none();
     selector.as_object().is_some_and(|required| {
-        let stands = |(key, value): (&String, &Value)| labels.get(key) == Some(value);
+        let matches = |(key, value): (&String, &Value)| labels.get(key) == Some(value);
         // A selector of added labels alone could match pods of any workload.
-        required.iter().all(|each| is_added(each.0) || stands(each)) && required.iter().any(stands)
+        required.iter().all(|each| is_added(each.0) || matches(each)) && required.iter().any(matches)
     })
 }
 
@@ -137,10 +137,11 @@ pub(super) fn find<'a>(
     for object in objects {
         let kind = text(object, &["kind"]).unwrap_or_default();
         let name = text(object, &["metadata", "name"]).unwrap_or("?");
-        let names =
+        let has_port =
             |ranges: Vec<(u16, u16)>| ranges.iter().any(|(first, last)| (*first..=*last).contains(&port.number));
         let selects = selects(object, labels) && !is_for_other_namespace(object, namespace);
-        if names(egress::restricted_ranges(object, labels)) || (selects && names(restricted_ranges(object, kind))) {
+        if has_port(egress::restricted_ranges(object, labels)) || (selects && has_port(restricted_ranges(object, kind)))
+        {
             found.rules.push(format!("{}/{name} lists port {}", kind.to_ascii_lowercase(), port.number));
         }
         if !selects {
@@ -157,12 +158,12 @@ pub(super) fn find<'a>(
     }
     for key in MESH_PORTS {
         let own = text(pod, &["metadata", "annotations", key]);
-        let namespaces =
+        let inherited =
             namespace.annotations.get(key).filter(|_| own.is_none() && key.starts_with(NAMESPACE_KEY_PREFIX));
-        let of = if namespaces.is_some() { " of the namespace" } else { "" };
-        let names = |ports: &str| in_ranges(ports, port.number);
-        if own.or(namespaces.map(String::as_str)).is_some_and(names) {
-            found.rules.push(format!("annotation {key}{of} lists port {}", port.number));
+        let origin = if inherited.is_some() { " of the namespace" } else { "" };
+        let lists_port = |ports: &str| in_ranges(ports, port.number);
+        if own.or(inherited.map(String::as_str)).is_some_and(lists_port) {
+            found.rules.push(format!("annotation {key}{origin} lists port {}", port.number));
         }
     }
     found
@@ -222,8 +223,9 @@ fn headless_services<'a>(pod: &'a Value, objects: &'a [Value]) -> impl Iterator<
     services.filter(move |object| is_headless(object) && selects(object, labels))
 }
 
-/// Returns the targets of a Service or pool that lead to a pod by number or name, with a description
-/// of the way. A headless Service has none, because its clients choose the port themselves.
+/// Returns the targets of a Service or pool that lead to a pod by number or name, each with its
+/// origin for messages: `svc/NAME:PORT` or `inferencepool/NAME`. A headless Service has none,
+/// because its clients choose the port themselves.
 pub(super) fn targets(object: &Value) -> Vec<(String, PortRef)> {
     let name = text(object, &["metadata", "name"]).unwrap_or("?");
     match text(object, &["kind"]) {
@@ -232,8 +234,8 @@ pub(super) fn targets(object: &Value) -> Vec<(String, PortRef)> {
                 Value::String(name) => Some(PortRef::Name(name.clone())),
                 target => number(target).map(PortRef::Number),
             };
-            let way = |port: &Value| number(at(port, &["port"])).map(|own| format!("svc/{name}:{own}"));
-            service_ports(object).filter_map(|port| Some((way(port)?, target(port)?))).collect()
+            let origin = |port: &Value| number(at(port, &["port"])).map(|own| format!("svc/{name}:{own}"));
+            service_ports(object).filter_map(|port| Some((origin(port)?, target(port)?))).collect()
         }
         Some("InferencePool") => {
             let pool = |number| (format!("inferencepool/{name}"), PortRef::Number(number));
@@ -264,6 +266,7 @@ pub(super) fn by_number(object: &Value, port: u16) -> Vec<(usize, u16)> {
         .collect()
 }
 
+/// Adds the references of a Service to this port.
 fn add_service_references(object: &Value, name: &str, port: &PortCandidate, found: &mut Referrers) {
     for entry in service_ports(object) {
         let port_text = number(at(entry, &["port"])).map_or_else(|| "?".to_owned(), |port| port.to_string());

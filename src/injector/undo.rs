@@ -32,15 +32,15 @@ pub(super) fn uninject(pod: &Value) -> Option<RestoredPod> {
         None => return None,
     };
     let sidecar = find_named(list(pod, &["spec", form]), CONTAINER).cloned().unwrap_or_default();
-    let followed = status.as_ref().map(|status| recovery::resolve_renamed_containers(pod, status));
+    let record = status.as_ref().map(|status| recovery::resolve_renamed_containers(pod, status));
     let mut pod = pod.clone();
     let mut warnings = Vec::new();
     for (key, name) in [(form, CONTAINER), ("initContainers", REDIRECT)] {
         remove_named(&mut pod, &["spec", key], |found| found == name);
     }
     remove_named(&mut pod, &["spec", "volumes"], |name| matches!(name, TOKEN_VOLUME | STATE_VOLUME));
-    let none = UndoRecord::default();
-    let undo = followed.as_ref().unwrap_or(&none);
+    let empty = UndoRecord::default();
+    let undo = record.as_ref().unwrap_or(&empty);
     for (map, key, was) in [("labels", INJECTED, &undo.label), ("annotations", STATUS, &undo.status)] {
         let Some(map) = at_mut(&mut pod, &["metadata", map]).and_then(Value::as_object_mut) else { continue };
         match was {
@@ -59,15 +59,17 @@ pub(super) fn uninject(pod: &Value) -> Option<RestoredPod> {
     Some(RestoredPod { pod, warnings })
 }
 
+/// Reverts the changes of the record. The functions `restore_*` for one change return `false` if
+/// the place was changed since; they then leave it as it is.
 fn restore(pod: &mut Value, undo: &UndoRecord, warnings: &mut Vec<String>) {
-    let mut lost =
+    let mut warn_changed =
         |what: String| warnings.push(format!("{what} was changed after the injection and is left unchanged"));
-    restore_handlers(pod, undo, &mut lost);
-    restore_names(pod, undo, &mut lost);
-    restore_commands(pod, undo, &mut lost);
+    restore_handlers(pod, undo, &mut warn_changed);
+    restore_names(pod, undo, &mut warn_changed);
+    restore_commands(pod, undo, &mut warn_changed);
     for requested in &undo.requests {
         if !restore_request(pod, requested) {
-            lost(format!("the pod-level request of {}", requested.resource));
+            warn_changed(format!("the pod-level request of {}", requested.resource));
         }
     }
     remove_pod_fields(pod, undo);
@@ -76,49 +78,49 @@ fn restore(pod: &mut Value, undo: &UndoRecord, warnings: &mut Vec<String>) {
 
 /// Restores hooks and probes. Probes come before names, because a restored probe may refer to its
 /// port by name.
-fn restore_handlers(pod: &mut Value, undo: &UndoRecord, lost: &mut impl FnMut(String)) {
+fn restore_handlers(pod: &mut Value, undo: &UndoRecord, warn_changed: &mut impl FnMut(String)) {
     for hook in &undo.hooks {
         if !restore_hook(pod, hook) {
-            lost(format!("the preStop hook of container {}", hook.container));
+            warn_changed(format!("the preStop hook of container {}", hook.container));
         }
     }
     for probe in &undo.probes {
         if !restore_probe(pod, probe) {
-            lost(format!("{} of container {}", probe.at, probe.container));
+            warn_changed(format!("{} of container {}", probe.at, probe.container));
         }
     }
 }
 
 /// Restores port names and the references to them.
-fn restore_names(pod: &mut Value, undo: &UndoRecord, lost: &mut impl FnMut(String)) {
-    let mut back = Vec::new();
+fn restore_names(pod: &mut Value, undo: &UndoRecord, warn_changed: &mut impl FnMut(String)) {
+    let mut restored = Vec::new();
     for renamed in &undo.names {
         if restore_name(pod, renamed) {
-            back.push((&renamed.container, &renamed.was));
+            restored.push((&renamed.container, &renamed.was));
         } else {
-            lost(format!("port {} of container {}", renamed.was, renamed.container));
+            warn_changed(format!("port {} of container {}", renamed.was, renamed.container));
         }
     }
     for reference in &undo.refs {
         // If the port name was not restored, the reference would not resolve. The number still
         // works.
-        if !back.contains(&(&reference.container, &reference.was)) || !restore_reference(pod, reference) {
-            lost(format!("{} of container {}", reference.at, reference.container));
+        if !restored.contains(&(&reference.container, &reference.was)) || !restore_reference(pod, reference) {
+            warn_changed(format!("{} of container {}", reference.at, reference.container));
         }
     }
 }
 
 /// Restores variables and arguments in reverse order, because a later change may build on an
 /// earlier one.
-fn restore_commands(pod: &mut Value, undo: &UndoRecord, lost: &mut impl FnMut(String)) {
+fn restore_commands(pod: &mut Value, undo: &UndoRecord, warn_changed: &mut impl FnMut(String)) {
     for variable in undo.env.iter().rev() {
         if !restore_variable(pod, variable) {
-            lost(format!("variable {} of container {}", variable.name, variable.container));
+            warn_changed(format!("variable {} of container {}", variable.name, variable.container));
         }
     }
     for argument in undo.args.iter().rev() {
         if !restore_argument(pod, argument) {
-            lost(format!("argument {} of container {}", argument.set, argument.container));
+            warn_changed(format!("argument {} of container {}", argument.set, argument.container));
         }
     }
 }
@@ -235,9 +237,9 @@ fn restore_argument(pod: &mut Value, ArgumentChange { container, list, index, se
 /// Removes the maps and lists that the injection created, inner ones first, if they are empty
 /// again.
 fn remove_created(pod: &mut Value, undo: &UndoRecord) {
-    let mut made: Vec<(&String, &bool)> = undo.made.iter().collect();
-    made.sort_by_key(|(path, _)| std::cmp::Reverse(path.matches('/').count()));
-    for (path, was_null) in made {
+    let mut created: Vec<(&String, &bool)> = undo.made.iter().collect();
+    created.sort_by_key(|(path, _)| std::cmp::Reverse(path.matches('/').count()));
+    for (path, was_null) in created {
         let keys: Vec<&str> = path.split('/').collect();
         let (parent, last) = match keys.as_slice() {
             ["containers", name, last] if MADE_IN_CONTAINERS.contains(last) => (container_mut(pod, name), *last),
@@ -256,6 +258,7 @@ fn remove_created(pod: &mut Value, undo: &UndoRecord) {
     }
 }
 
+/// Removes the items of a list whose names `is_removed` selects.
 fn remove_named(pod: &mut Value, path: &[&str], is_removed: impl Fn(&str) -> bool) {
     if let Some(items) = at_mut(pod, path).and_then(Value::as_array_mut) {
         items.retain(|item| !text(item, &["name"]).is_some_and(&is_removed));

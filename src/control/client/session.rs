@@ -18,23 +18,26 @@ use crate::clock::Clock;
 use crate::frame::FrameDecoder;
 use crate::wire::{self, ACKS, ControllerMessage, FEATURES, FEATURES_HEADER, MINOR, PROTOCOL_HEADER, SidecarMessage};
 
-/// An open stream and the features of its controller.
+/// An open stream of the sidecar.
 struct Session<'a> {
     config: &'a mut ControlClientConfig,
     clock: Clock,
     handle: &'a EventSender,
     sidecar: &'a dyn SidecarStreamHandler,
+    /// Frames to the controller: the request body.
     up: mpsc::Sender<Bytes>,
     /// `true` if the controller acknowledges reports and events.
     acks: bool,
     decoder: FrameDecoder,
-    /// Time at which the report in flight was written.
-    written: Option<Instant>,
-    /// `true` if settings arrived since the last report.
+    /// Time at which the report in flight was written on this stream; `None` if it was not, or if
+    /// no report is in flight.
+    report_written_at: Option<Instant>,
+    /// `true` if settings were applied, and no report with their result was written yet.
     report_due: bool,
 }
 
-/// Opens a stream, at `named` or else at the controller's own address, and serves it until it ends.
+/// Opens a stream and serves it until it ends. `named` is the address from the `Goaway` of the
+/// previous stream, which replaces the configured address.
 pub(super) async fn run_session(
     config: &mut ControlClientConfig,
     clock: Clock,
@@ -61,7 +64,7 @@ pub(super) async fn run_session(
         up,
         acks,
         decoder: FrameDecoder::default(),
-        written: None,
+        report_written_at: None,
         report_due: false,
     };
     let end = session.serve(body).await;
@@ -78,6 +81,7 @@ impl Session<'_> {
         }
     }
 
+    /// Serves the stream. It ends only with an error, so that each end has its reason.
     async fn run(&mut self, body: &mut Incoming) -> Result<std::convert::Infallible, SessionEnd> {
         self.handle.outbox().on_stream_opened();
         self.write_hello().await?;
@@ -103,7 +107,7 @@ impl Session<'_> {
                         self.on_message(&json).await?;
                     }
                     // Report applied settings immediately, because users wait for the status.
-                    if self.report_due && self.written.is_none() {
+                    if self.report_due && self.report_written_at.is_none() {
                         self.report_due = false;
                         self.write_report().await?;
                     }
@@ -116,7 +120,7 @@ impl Session<'_> {
                 }
                 () = self.handle.shared.notify.notified() => self.write_events().await?,
                 // The controller must acknowledge a report within the timeout.
-                () = ack_overdue(self.written, times.silence) => {
+                () = ack_overdue(self.report_written_at, times.silence) => {
                     return Err(SessionEnd::new(DisconnectReason::Silent, "the controller did not acknowledge a report in time"));
                 }
                 () = &mut lifetime => return Err(SessionEnd::new(DisconnectReason::Lifetime, "the stream reached its maximum lifetime")),
@@ -136,13 +140,13 @@ impl Session<'_> {
     /// Writes a report: the one in flight if it was not written on this stream yet, or a new one if
     /// none is in flight.
     async fn write_report(&mut self) -> Result<(), SessionEnd> {
-        let again = self.handle.outbox().report_in_flight().cloned();
-        let report = match again {
-            Some(_) if self.written.is_some() => return Ok(()),
+        let in_flight = self.handle.outbox().report_in_flight().cloned();
+        let report = match in_flight {
+            Some(_) if self.report_written_at.is_some() => return Ok(()),
             Some(report) => report,
             None => {
                 let report = self.sidecar.take_report().await;
-                // A report that does not fit into a frame is folded instead of dropped.
+                // A report that does not fit into a frame is reduced instead of dropped.
                 let fits = wire::encode_frame(&SidecarMessage::Report(Box::new(report.clone()))).is_ok();
                 let report = if fits { report } else { report.into_folded() };
                 self.handle.outbox().push_report(report).clone()
@@ -150,7 +154,7 @@ impl Session<'_> {
         };
         self.write_message(&SidecarMessage::Report(Box::new(report))).await?;
         if self.acks {
-            self.written = Some(self.now());
+            self.report_written_at = Some(self.now());
         } else {
             self.handle.outbox().assume_delivered();
         }
@@ -204,7 +208,7 @@ impl Session<'_> {
                     let mut outbox = self.handle.outbox();
                     outbox.on_ack(&acked);
                     if !outbox.has_report_in_flight() {
-                        self.written = None;
+                        self.report_written_at = None;
                     }
                 }
             }
@@ -223,11 +227,11 @@ impl Session<'_> {
     }
 }
 
-/// Waits until the acknowledgement of what was `written` is overdue; forever if nothing was
-/// written.
-async fn ack_overdue(written: Option<Instant>, silence: Duration) {
-    match written {
-        Some(written) => sleep_until(written + silence).await,
+/// Waits until the acknowledgement of the report written at this time is overdue; forever if none
+/// was written.
+async fn ack_overdue(written_at: Option<Instant>, silence: Duration) {
+    match written_at {
+        Some(written_at) => sleep_until(written_at + silence).await,
         None => std::future::pending().await,
     }
 }

@@ -43,28 +43,32 @@ pub(super) struct ServerState {
     pub(super) clock: Clock,
     pub(super) counts: StreamEventCounters,
     pub(super) auth: Arc<dyn Authenticate>,
-    pub(super) hub: Arc<dyn ControllerStreamHandler>,
+    pub(super) handler: Arc<dyn ControllerStreamHandler>,
     /// Connections without an accepted `Hello`. At a limit the oldest is evicted.
     pub(super) waiting: ConnectionLimiter,
     pub(super) handshakes: Semaphore,
-    lines: Mutex<HashMap<u64, Arc<Connection>>>,
+    /// All connections, by `Connection::id`.
+    connections: Mutex<HashMap<u64, Arc<Connection>>>,
     pods: Mutex<OpenPods>,
-    /// Serializes opening and closing, so that the hub is notified in the order in which they
+    /// Serializes opening and closing, so that the handler is notified in the order in which they
     /// happened. It is taken before any other lock.
     lifecycle_lock: Mutex<()>,
-    next: AtomicU64,
+    /// Id of the next connection.
+    next_id: AtomicU64,
 }
 
-/// A connection.
+/// A connection of a sidecar. It has a stream once its `Hello` is accepted.
 #[derive(Debug)]
 pub(super) struct Connection {
     id: u64,
+    /// Time at which the connection was accepted.
     accepted: Tick,
     /// Time of the last received frame, in nanoseconds; 0 before `Hello`.
     last_frame_at: AtomicU64,
-    /// Time of the last write.
+    /// Time of the last write, in nanoseconds; 0 before the first one.
     last_write_at: AtomicU64,
     pub(super) mailbox: Mailbox,
+    /// Handle of the task that serves the connection.
     abort: OnceLock<AbortHandle>,
     /// Notified when the `Hello` is accepted.
     pub(super) opened: Notify,
@@ -72,8 +76,10 @@ pub(super) struct Connection {
     dropped: AtomicBool,
 }
 
+/// The pods that have a stream, or had one recently.
 #[derive(Default)]
 struct OpenPods {
+    /// Open streams by UID of the pod.
     open: HashMap<String, OpenStream>,
     /// Acknowledgement state by UID, with the time of its last use. It includes streams that were
     /// closed recently.
@@ -81,7 +87,7 @@ struct OpenPods {
 }
 
 struct OpenStream {
-    line: Arc<Connection>,
+    connection: Arc<Connection>,
     identity: Arc<PodIdentity>,
 }
 
@@ -92,7 +98,7 @@ impl StreamRegistry {
         limits: ServerLimits,
         clock: Clock,
         auth: Arc<dyn Authenticate>,
-        hub: Arc<dyn ControllerStreamHandler>,
+        handler: Arc<dyn ControllerStreamHandler>,
     ) -> Self {
         Self(Arc::new(ServerState {
             waiting: ConnectionLimiter::new(ConnectionLimits {
@@ -104,11 +110,11 @@ impl StreamRegistry {
             clock,
             counts: StreamEventCounters::default(),
             auth,
-            hub,
-            lines: Mutex::default(),
+            handler,
+            connections: Mutex::default(),
             pods: Mutex::default(),
             lifecycle_lock: Mutex::default(),
-            next: AtomicU64::new(1),
+            next_id: AtomicU64::new(1),
         }))
     }
 
@@ -117,8 +123,8 @@ impl StreamRegistry {
     #[must_use]
     pub fn push(&self, uid: &str, push: &EncodedPush) -> bool {
         let now = self.0.clock.now();
-        let line = self.0.pods().open.get(uid).map(|open| open.line.clone());
-        line.inspect(|line| line.mailbox.push(now, push)).is_some()
+        let connection = self.0.pods().open.get(uid).map(|open| open.connection.clone());
+        connection.inspect(|connection| connection.mailbox.push(now, push)).is_some()
     }
 
     /// Pushes a message to every sidecar. Returns the number of sidecars.
@@ -126,16 +132,16 @@ impl StreamRegistry {
         self.push_where(push, |_| true)
     }
 
-    /// Pushes a message to every sidecar for which `meant` returns `true`. Returns their number.
-    pub fn push_where(&self, push: &EncodedPush, meant: impl Fn(&PodIdentity) -> bool) -> usize {
+    /// Pushes a message to every sidecar whose pod `is_target` selects. Returns their number.
+    pub fn push_where(&self, push: &EncodedPush, is_target: impl Fn(&PodIdentity) -> bool) -> usize {
         let now = self.0.clock.now();
-        let lines: Vec<Arc<Connection>> = {
+        let connections: Vec<Arc<Connection>> = {
             let pods = self.0.pods();
-            pods.open.values().filter(|open| meant(&open.identity)).map(|open| open.line.clone()).collect()
+            pods.open.values().filter(|open| is_target(&open.identity)).map(|open| open.connection.clone()).collect()
         };
         // Push outside the lock, because each push wakes a task.
-        lines.iter().for_each(|line| line.mailbox.push(now, push));
-        lines.len()
+        connections.iter().for_each(|connection| connection.mailbox.push(now, push));
+        connections.len()
     }
 
     /// Returns the pods with an open stream.
@@ -172,17 +178,19 @@ impl fmt::Debug for StreamRegistry {
 // === impl ServerState ===
 
 impl ServerState {
-    /// Adds a connection of an address. At the maximum, one without an accepted `Hello` is evicted
-    /// for it. Returns `None` if there is none.
+    /// Adds a connection of an address. At `streams_max`, another connection without an accepted
+    /// `Hello` is evicted for it. Returns `None` if no such connection exists, or if too many
+    /// evicted connections are still open.
     pub(super) fn add_connection(&self, peer: IpAddr) -> Option<Arc<Connection>> {
-        let mut lines = self.lines();
-        let excess = (lines.len() + 1).saturating_sub(self.limits.streams_max);
-        // An evicted connection is removed once its task runs.
+        let mut connections = self.connections();
+        let excess = (connections.len() + 1).saturating_sub(self.limits.streams_max);
+        // An evicted connection is removed only when its task runs, so the table may exceed its
+        // maximum meanwhile.
         if excess > EVICTED_MAX || excess > 0 && !self.waiting.make_room(peer) {
             return None;
         }
-        let line = Arc::new(Connection {
-            id: self.next.fetch_add(1, Ordering::Relaxed),
+        let connection = Arc::new(Connection {
+            id: self.next_id.fetch_add(1, Ordering::Relaxed),
             accepted: self.clock.now(),
             last_frame_at: AtomicU64::new(0),
             last_write_at: AtomicU64::new(0),
@@ -191,48 +199,49 @@ impl ServerState {
             opened: Notify::new(),
             dropped: AtomicBool::new(false),
         });
-        lines.insert(line.id, line.clone());
-        Some(line)
+        connections.insert(connection.id, connection.clone());
+        Some(connection)
     }
 
     /// Removes a connection.
-    pub(super) fn remove_connection(&self, line: &Connection) {
-        self.lines().remove(&line.id);
+    pub(super) fn remove_connection(&self, connection: &Connection) {
+        self.connections().remove(&connection.id);
     }
 
     /// Returns `true` if there are no connections.
     pub(super) fn is_idle(&self) -> bool {
-        self.lines().is_empty()
+        self.connections().is_empty()
     }
 
     /// Registers the stream of a pod after its `Hello`, and ends an earlier one of the same pod.
-    pub(super) fn open(self: &Arc<Self>, line: &Arc<Connection>, identity: &Arc<PodIdentity>, hello: &Hello) {
-        line.on_frame(self.clock.now());
-        line.opened.notify_one();
-        let _turn = self.lifecycle_lock.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = OpenStream { line: line.clone(), identity: identity.clone() };
+    pub(super) fn open(self: &Arc<Self>, connection: &Arc<Connection>, identity: &Arc<PodIdentity>, hello: &Hello) {
+        connection.on_frame(self.clock.now());
+        connection.opened.notify_one();
+        let _guard = self.lifecycle_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = OpenStream { connection: connection.clone(), identity: identity.clone() };
         let before = self.pods().open.insert(identity.uid.clone(), open);
         if let Some(before) = before {
             self.counts.increment(StreamEvent::Replaced);
-            before.line.abort();
+            before.connection.abort();
         }
         self.counts.increment(StreamEvent::Opened);
-        self.hub.on_open(&StreamRegistry(self.clone()), identity, hello);
+        self.handler.on_open(&StreamRegistry(self.clone()), identity, hello);
     }
 
-    /// Unregisters the stream of a connection. The hub is notified unless the stream was replaced.
-    pub(super) fn close(&self, line: &Connection, identity: &Arc<PodIdentity>) {
-        let _turn = self.lifecycle_lock.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Unregisters the stream of a connection. The handler is notified unless the stream was
+    /// replaced.
+    pub(super) fn close(&self, connection: &Connection, identity: &Arc<PodIdentity>) {
+        let _guard = self.lifecycle_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let was_open = {
             let mut pods = self.pods();
-            let own = pods.open.get(&identity.uid).is_some_and(|open| open.line.id == line.id);
+            let own = pods.open.get(&identity.uid).is_some_and(|open| open.connection.id == connection.id);
             if own {
                 pods.open.remove(&identity.uid);
             }
             own
         };
         if was_open {
-            self.hub.on_close(identity);
+            self.handler.on_close(identity);
         }
     }
 
@@ -259,22 +268,23 @@ impl ServerState {
     /// state.
     pub(super) fn sweep(&self, now: Tick) {
         let limits = &self.limits;
-        for line in self.lines().values() {
-            let last_frame = Tick(line.last_frame_at.load(Ordering::Relaxed));
-            let slow = line.mailbox.pending_since().is_some_and(|since| now.since(since) > limits.slow_timeout);
+        for connection in self.connections().values() {
+            let last_frame = Tick(connection.last_frame_at.load(Ordering::Relaxed));
+            let slow = connection.mailbox.pending_since().is_some_and(|since| now.since(since) > limits.slow_timeout);
             let late = if last_frame == Tick(0) {
-                now.since(line.accepted) > limits.hello_timeout
+                now.since(connection.accepted) > limits.hello_timeout
             } else {
                 now.since(last_frame) > limits.idle_timeout
             };
             if slow || late {
-                if !line.dropped.swap(true, Ordering::Relaxed) {
+                if !connection.dropped.swap(true, Ordering::Relaxed) {
                     self.counts.increment(if slow { StreamEvent::Slow } else { StreamEvent::Idle });
                 }
-                line.abort();
-            } else if last_frame != Tick(0) && now.since(Tick(line.last_write_at.load(Ordering::Relaxed))) > PING_AFTER
+                connection.abort();
+            } else if last_frame != Tick(0)
+                && now.since(Tick(connection.last_write_at.load(Ordering::Relaxed))) > PING_AFTER
             {
-                line.mailbox.ping(now);
+                connection.mailbox.ping(now);
             }
         }
         let mut pods = self.pods();
@@ -282,8 +292,8 @@ impl ServerState {
         inboxes.retain(|uid, (_, used)| open.contains_key(uid) || now.since(*used) < INBOX_TTL);
     }
 
-    fn lines(&self) -> MutexGuard<'_, HashMap<u64, Arc<Connection>>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn connections(&self) -> MutexGuard<'_, HashMap<u64, Arc<Connection>>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn pods(&self) -> MutexGuard<'_, OpenPods> {

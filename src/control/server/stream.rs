@@ -25,29 +25,35 @@ use crate::wire::{self, ACKS, ControllerMessage, Goaway, Hello, Ping, SidecarMes
 #[derive(Debug)]
 pub(super) enum StreamBody {
     Stream(Box<ServerStream>),
+    /// The reason, until it is written.
     Refused(Option<Bytes>),
 }
 
+/// The control stream of one sidecar. Frames of the sidecar are decoded from the request body, and
+/// those of the controller are written as the response body.
 pub(super) struct ServerStream {
     shared: Arc<ServerState>,
-    line: Arc<Connection>,
+    connection: Arc<Connection>,
     identity: Arc<PodIdentity>,
     request: Incoming,
     decoder: FrameDecoder,
+    /// Rate limits of received frames and bytes.
     frames: TokenBucket,
     bytes: TokenBucket,
     /// `None` before `Hello`; then `Some(true)` if the sidecar supports acknowledgements.
     acks: Option<bool>,
     /// `true` if a report or event arrived since the last acknowledgement.
     ack_pending: bool,
-    /// Reason for which the stream ends.
+    /// Set once the `Goaway` about a violation was produced; nothing is written after it.
     ends: Option<ProtocolViolation>,
 }
 
 /// A protocol violation that ends a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ProtocolViolation {
+    /// Counter of this kind of violation.
     count: StreamEvent,
+    /// Reason in the `Goaway`.
     text: &'static str,
 }
 
@@ -56,7 +62,7 @@ struct ProtocolViolation {
 impl ServerStream {
     pub(super) fn new(
         shared: Arc<ServerState>,
-        line: Arc<Connection>,
+        connection: Arc<Connection>,
         identity: PodIdentity,
         request: Incoming,
     ) -> Self {
@@ -66,7 +72,7 @@ impl ServerStream {
             frames: TokenBucket::new(now, limits.frames.0, limits.frames.1),
             bytes: TokenBucket::new(now, limits.bytes.0, limits.bytes.1),
             shared,
-            line,
+            connection,
             identity: Arc::new(identity),
             request,
             decoder: FrameDecoder::default(),
@@ -76,6 +82,7 @@ impl ServerStream {
         }
     }
 
+    /// Processes received bytes: every frame that they complete.
     fn on_data(&mut self, data: &[u8]) -> Result<(), ProtocolViolation> {
         let now = self.shared.clock.now();
         if !self.bytes.try_take(now, data.len() as u64) {
@@ -99,7 +106,7 @@ impl ServerStream {
                 None if self.acks.is_some() => self.shared.counts.increment(StreamEvent::UnknownKinds),
                 None => return Err(MISSING_HELLO),
             }
-            self.line.on_frame(now);
+            self.connection.on_frame(now);
         }
         Ok(())
     }
@@ -117,13 +124,13 @@ impl ServerStream {
                     });
                 }
                 self.acks = Some(hello.has_feature(ACKS));
-                shared.open(&self.line, pod, &hello);
+                shared.open(&self.connection, pod, &hello);
             }
             SidecarMessage::Report(report) if self.acks.is_some() => {
                 self.ack_pending = true;
                 if shared.with_inbox(&pod.uid, |inbox| inbox.accept_report(report.epoch, report.seq)) {
                     shared.counts.increment(StreamEvent::Reports);
-                    shared.hub.on_report(pod, report.bounded());
+                    shared.handler.on_report(pod, report.bounded());
                 } else {
                     shared.counts.increment(StreamEvent::Repeated);
                 }
@@ -132,7 +139,7 @@ impl ServerStream {
                 self.ack_pending = true;
                 if shared.with_inbox(&pod.uid, |inbox| inbox.accept_event(event.epoch, event.seq)) {
                     shared.counts.increment(StreamEvent::Events);
-                    shared.hub.on_event(pod, event.bounded());
+                    shared.handler.on_event(pod, event.bounded());
                 } else {
                     shared.counts.increment(StreamEvent::Repeated);
                 }
@@ -152,7 +159,7 @@ impl ServerStream {
     }
 
     fn write(&self, bytes: Bytes) -> Poll<Option<Bytes>> {
-        self.line.on_write(self.shared.clock.now());
+        self.connection.on_write(self.shared.clock.now());
         Poll::Ready(Some(bytes))
     }
 
@@ -160,7 +167,7 @@ impl ServerStream {
         // Write before reading: a sidecar that does not read what is pushed is not read from.
         loop {
             if self.acks.is_some() {
-                match self.line.mailbox.poll(context) {
+                match self.connection.mailbox.poll(context) {
                     Poll::Ready(NextWrite::Frame(frame)) => return self.write(frame),
                     Poll::Ready(NextWrite::End) => return Poll::Ready(None),
                     Poll::Ready(NextWrite::Ping) => self.ack_pending = true,
@@ -201,7 +208,7 @@ impl ServerStream {
 impl Drop for ServerStream {
     fn drop(&mut self) {
         if self.acks.is_some() {
-            self.shared.close(&self.line, &self.identity);
+            self.shared.close(&self.connection, &self.identity);
         }
     }
 }
@@ -228,8 +235,11 @@ impl Body for StreamBody {
 const MISSING_HELLO: ProtocolViolation =
     ProtocolViolation { count: StreamEvent::Unannounced, text: "a stream must start with exactly one Hello" };
 
-/// Returns `true` if the pod named in `Hello` is that of the token.
+/// Returns `true` if the pod named in `Hello` is that of the token. Name and namespace may be left
+/// out.
 fn is_pod_of_token(hello: &Hello, pod: &PodIdentity) -> bool {
-    let same = |claimed: &str, known: &str| claimed.is_empty() || claimed == known;
-    hello.pod.uid == pod.uid && same(&hello.pod.name, &pod.name) && same(&hello.pod.namespace, &pod.namespace)
+    let is_consistent = |claimed: &str, known: &str| claimed.is_empty() || claimed == known;
+    hello.pod.uid == pod.uid
+        && is_consistent(&hello.pod.name, &pod.name)
+        && is_consistent(&hello.pod.namespace, &pod.namespace)
 }

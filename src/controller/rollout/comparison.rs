@@ -1,14 +1,14 @@
 //! Comparison of a candidate with the control arm.
 //!
-//! Each evaluation tests three hypotheses. *Errors*: the candidate serves fewer calls, by more than
-//! `errorRateRegression`. *Latency*: more than one in a hundred of its calls exceed the control
-//! arm's 99th percentile by more than `latencyP99Regression`. Both are sequential tests that stay
-//! valid however often they are evaluated (`evidence`), with a combined false-alarm rate of at most
-//! one rollout in twenty. The percentile is that of the control arm's calls *before* the
-//! evaluation, so both arms are compared with the same threshold, which follows the load. *Jump*:
-//! errors or slow calls increase abruptly. A jump is detected in a single evaluation, without a
-//! minimum number of evaluations, and has to be large enough that chance practically never causes
-//! it.
+//! Each evaluation tests three hypotheses. *Errors*: the candidate's share of calls that are not
+//! served is larger, by more than `errorRateRegression`. *Latency*: more than one in a hundred of
+//! its calls exceed the control arm's 99th percentile by more than `latencyP99Regression`. Both are
+//! sequential tests that stay valid however often they are evaluated (`evidence`), with a combined
+//! false-alarm rate of at most one rollout in twenty. The percentile is that of the control arm's
+//! calls *before* the evaluation, so both arms are compared with the same threshold, which follows
+//! the load. *Jump*: errors or slow calls increase abruptly. A jump is detected in a single
+//! evaluation, without a minimum number of evaluations, and has to be large enough that chance
+//! practically never causes it.
 //!
 //! The verdict *better* is the latency test with the arms exchanged and no margin, provided that
 //! errors are not worse. If the evidence is inconclusive, there is no verdict.
@@ -48,16 +48,20 @@ pub struct Comparison {
     errors: SequentialTest,
     latency: SequentialTest,
     better: SequentialTest,
-    /// Recent calls of the control arm. A status contains only the threshold.
-    line: LatencyThreshold,
+    /// The threshold of slow calls, with the calls that it is computed from. A status contains only
+    /// its value.
+    threshold: LatencyThreshold,
 }
 
+/// The 99th percentile of the control arm's recent calls, in microseconds.
 #[derive(Debug, Clone, PartialEq, Default)]
 struct LatencyThreshold {
     /// The previous threshold, or the one that another controller stored in the status. It is used
     /// until enough calls were measured since.
     previous: Option<u64>,
+    /// Calls of the control arm in recent evaluations.
     latency: Histogram,
+    /// Number of evaluations in `latency`.
     looks: u32,
     /// Calls of the last evaluation, with which the next threshold starts once this one is
     /// complete.
@@ -128,30 +132,30 @@ impl Comparison {
         control: &ArmCounts,
         candidate: &ArmCounts,
         analysis: &RegressionThresholds,
-        beside: ComparisonDesign,
+        design: ComparisonDesign,
     ) -> ComparisonResult {
-        let line = self.line.p99();
-        let found = detect_jump(control, candidate, line);
+        let threshold = self.threshold.p99();
+        let finding = detect_jump(control, candidate, threshold);
         // Arms that are served one after the other also differ by the time of day, so each call
         // carries less information.
-        let dependence = if beside.turns { SWITCHBACK_DESIGN_EFFECT } else { 1.0 };
-        let cluster = mean_batch_calls(control, candidate).map(|calls| calls * dependence);
+        let design_effect = if design.turns { SWITCHBACK_DESIGN_EFFECT } else { 1.0 };
+        let cluster = mean_batch_calls(control, candidate).map(|calls| calls * design_effect);
         let margin = f64::from(analysis.errors_ppm) / 1e6;
         self.errors.add_counts(error_counts(control), error_counts(candidate), margin, cluster);
-        if let Some(line) = line {
-            let beyond = line + line * u64::from(analysis.p99_permille) / 1000;
-            self.latency.add_counts(slow_counts(control, line), slow_counts(candidate, beyond), 0.0, cluster);
-            self.better.add_counts(slow_counts(candidate, line), slow_counts(control, line), 0.0, cluster);
+        if let Some(threshold) = threshold {
+            let beyond = threshold + threshold * u64::from(analysis.p99_permille) / 1000;
+            self.latency.add_counts(slow_counts(control, threshold), slow_counts(candidate, beyond), 0.0, cluster);
+            self.better.add_counts(slow_counts(candidate, threshold), slow_counts(control, threshold), 0.0, cluster);
         }
         // The new calls raise the threshold only from the next evaluation on.
-        self.line.add(&control.latency);
-        if let Some(found) = found {
-            return found;
+        self.threshold.add(&control.latency);
+        if let Some(finding) = finding {
+            return finding;
         }
-        if beside.turns && self.errors.looks() < SWITCHBACK_EVALUATIONS_MIN {
+        if design.turns && self.errors.looks() < SWITCHBACK_EVALUATIONS_MIN {
             return ComparisonResult::Nothing;
         }
-        self.found(analysis, beside.candidates, line)
+        self.conclude(analysis, design.candidates, threshold)
     }
 
     /// Returns the number of evaluations at which both arms had calls.
@@ -170,10 +174,11 @@ impl Comparison {
     /// tests.
     #[must_use]
     pub fn check_jump(&self, control: &ArmCounts, candidate: &ArmCounts) -> ComparisonResult {
-        detect_jump(control, candidate, self.line.p99()).unwrap_or(ComparisonResult::Nothing)
+        detect_jump(control, candidate, self.threshold.p99()).unwrap_or(ComparisonResult::Nothing)
     }
 
-    fn found(&self, analysis: &RegressionThresholds, candidates: usize, line: Option<u64>) -> ComparisonResult {
+    /// Concludes from the accumulated evidence, regressions first.
+    fn conclude(&self, analysis: &RegressionThresholds, candidates: usize, threshold: Option<u64>) -> ComparisonResult {
         let alpha = ALPHA / 2.0 / f64::from(u32::try_from(candidates.max(1)).unwrap_or(u32::MAX));
         if self.errors.exceeds(alpha) {
             let (control, candidate) = self.errors.shares();
@@ -186,11 +191,11 @@ impl Comparison {
             );
             return ComparisonResult::Worse { word: Regression::ErrorRate, detail };
         }
-        let line = line.map_or(String::new(), format_micros);
+        let threshold = threshold.map_or(String::new(), format_micros);
         if self.latency.exceeds(alpha) {
             let (_, candidate) = self.latency.shares();
             let detail = format!(
-                "{} of the calls are slower than the control's p99 of {line} plus {}, where 1% is expected (e-value {})",
+                "{} of the calls are slower than the control's p99 of {threshold} plus {}, where 1% is expected (e-value {})",
                 percent(candidate),
                 format_share(u64::from(analysis.p99_permille), 1000),
                 e_value(&self.latency)
@@ -200,7 +205,7 @@ impl Comparison {
         if self.better.exceeds(alpha) {
             let (candidate, control) = self.better.shares();
             let detail = format!(
-                "{} of the calls are slower than {line}, {} in the control (e-value {})",
+                "{} of the calls are slower than {threshold}, {} in the control (e-value {})",
                 percent(candidate),
                 percent(control),
                 e_value(&self.better)
@@ -214,7 +219,7 @@ impl Comparison {
     #[must_use]
     pub fn write(&self) -> String {
         let evidence = [&self.errors, &self.latency, &self.better].map(SequentialTest::write).join("; ");
-        self.line.p99().map_or(evidence.clone(), |line| format!("{evidence}; {line}"))
+        self.threshold.p99().map_or(evidence.clone(), |threshold| format!("{evidence}; {threshold}"))
     }
 
     /// Parses a serialized comparison. Returns an empty one if the text is invalid.
@@ -223,8 +228,8 @@ impl Comparison {
         let mut parts = text.split(';');
         let mut next = || parts.next().map(SequentialTest::read).unwrap_or_default();
         let (errors, latency, better) = (next(), next(), next());
-        let previous = parts.next().and_then(|line| line.trim().parse().ok());
-        Self { errors, latency, better, line: LatencyThreshold { previous, ..LatencyThreshold::default() } }
+        let previous = parts.next().and_then(|threshold| threshold.trim().parse().ok());
+        Self { errors, latency, better, threshold: LatencyThreshold { previous, ..LatencyThreshold::default() } }
     }
 }
 
@@ -251,7 +256,7 @@ impl LatencyThreshold {
 }
 
 /// Returns a finding if errors or slow calls increased more than chance explains in one evaluation.
-fn detect_jump(control: &ArmCounts, candidate: &ArmCounts, line: Option<u64>) -> Option<ComparisonResult> {
+fn detect_jump(control: &ArmCounts, candidate: &ArmCounts, threshold: Option<u64>) -> Option<ComparisonResult> {
     let batch = mean_batch_calls(control, candidate).unwrap_or(1.0).max(1.0);
     let jumped = |control: BernoulliCounts, candidate: BernoulliCounts| {
         let (n, m) = (float(control.calls), float(candidate.calls));
@@ -267,12 +272,12 @@ fn detect_jump(control: &ArmCounts, candidate: &ArmCounts, line: Option<u64>) ->
         let detail = format!("error rate {}, control {}", percent(now), percent(before));
         return Some(ComparisonResult::Worse { word: Regression::ErrorsJumped, detail });
     }
-    let line = line?.saturating_mul(JUMP_FACTOR);
-    let (before, now) = jumped(slow_counts(control, line), slow_counts(candidate, line))?;
+    let threshold = threshold?.saturating_mul(JUMP_FACTOR);
+    let (before, now) = jumped(slow_counts(control, threshold), slow_counts(candidate, threshold))?;
     let detail = format!(
         "{} of the calls are slower than {}, {} in the control",
         percent(now),
-        format_micros(line),
+        format_micros(threshold),
         percent(before)
     );
     Some(ComparisonResult::Worse { word: Regression::LatencyJumped, detail })
@@ -282,11 +287,12 @@ fn error_counts(counts: &ArmCounts) -> BernoulliCounts {
     BernoulliCounts { calls: counts.calls(), bad: counts.errors }
 }
 
-fn slow_counts(counts: &ArmCounts, line: u64) -> BernoulliCounts {
-    BernoulliCounts { calls: counts.latency.count(), bad: counts.latency.count_above(line) }
+fn slow_counts(counts: &ArmCounts, threshold: u64) -> BernoulliCounts {
+    BernoulliCounts { calls: counts.latency.count(), bad: counts.latency.count_above(threshold) }
 }
 
-/// Returns the mean number of calls in a batch, of the arm with the larger batches.
+/// Returns the mean number of calls in a batch, of the arm with the larger batches; `None` if it is
+/// unknown for both.
 fn mean_batch_calls(control: &ArmCounts, candidate: &ArmCounts) -> Option<f64> {
     let of = |counts: &ArmCounts| (counts.batches > 0).then(|| float(counts.calls()) / float(counts.batches));
     of(control).into_iter().chain(of(candidate)).reduce(f64::max)

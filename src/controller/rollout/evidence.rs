@@ -48,7 +48,7 @@ pub(super) struct BernoulliCounts {
 pub(super) struct SequentialTest {
     /// Natural logarithm of the e-value.
     log: f64,
-    /// Accumulated calls and bad calls of each arm.
+    /// Accumulated calls and bad calls of each arm, in this order.
     a: (f64, f64),
     b: (f64, f64),
     /// Statistics of the difference between the arms at each evaluation, in standard deviations of
@@ -66,20 +66,19 @@ impl SequentialTest {
         if a.calls == 0 || b.calls == 0 {
             return;
         }
-        let (a_seen, b_seen) = (to_f64_pair(a), to_f64_pair(b));
-        let dependent = self.design_effect(cluster);
+        let (new_a, new_b) = (to_f64_pair(a), to_f64_pair(b));
+        let design_effect = self.design_effect(cluster);
         // The bet is made on the shares observed before this evaluation. The new counts are added
         // only afterwards; otherwise the product would not be an e-value.
         let (expected_a, expected_b) = (posterior_mean(self.a), posterior_mean(self.b));
         if expected_b > expected_a + margin {
-            let (near_a, near_b) = nearest_null((a_seen.0, expected_a), (b_seen.0, expected_b), margin);
-            let log =
-                log_likelihood_ratio(a_seen, expected_a, near_a) + log_likelihood_ratio(b_seen, expected_b, near_b);
-            self.log += (log / dependent).clamp(-LOOK_MAX, LOOK_MAX);
+            let (null_a, null_b) = nearest_null((new_a.0, expected_a), (new_b.0, expected_b), margin);
+            let log = log_likelihood_ratio(new_a, expected_a, null_a) + log_likelihood_ratio(new_b, expected_b, null_b);
+            self.log += (log / design_effect).clamp(-LOOK_MAX, LOOK_MAX);
         }
-        self.update_variance(a_seen, b_seen);
-        self.a = (self.a.0 + a_seen.0, self.a.1 + a_seen.1);
-        self.b = (self.b.0 + b_seen.0, self.b.1 + b_seen.1);
+        self.update_variance(new_a, new_b);
+        self.a = (self.a.0 + new_a.0, self.a.1 + new_a.1);
+        self.b = (self.b.0 + new_b.0, self.b.1 + new_b.1);
     }
 
     /// Returns `true` if evidence as strong as this occurs without a difference with a probability
@@ -104,7 +103,9 @@ impl SequentialTest {
         (share(self.a), share(self.b))
     }
 
-    /// Returns the number of calls that count as one independent call.
+    /// Returns the number of calls that count as one independent call: the design effect of cluster
+    /// sampling (Kish 1965). It is the variance of the difference between the arms over the
+    /// evaluations, relative to that of independent calls, and at least `cluster`.
     fn design_effect(&self, cluster: Option<f64>) -> f64 {
         let cluster = cluster.unwrap_or(CLUSTER_DEFAULT).clamp(1.0, CLUSTER_MAX);
         let looks = f64::from(self.looks.saturating_sub(1));
@@ -144,8 +145,8 @@ impl SequentialTest {
             return Self::default();
         };
         let counts = [*a, *a_bad, *b, *b_bad, *squares];
-        let sane = numbers.iter().all(|number| number.is_finite()) && counts.iter().all(|count| *count >= 0.0);
-        if !sane || a_bad > a || b_bad > b {
+        let is_valid = numbers.iter().all(|number| number.is_finite()) && counts.iter().all(|count| *count >= 0.0);
+        if !is_valid || a_bad > a || b_bad > b {
             return Self::default();
         }
         Self { log: *log, a: (*a, *a_bad), b: (*b, *b_bad), looks, mean: *mean, squares: *squares }
@@ -188,8 +189,8 @@ fn share((calls, bad): (f64, f64)) -> f64 {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of calls stay below 2^53")]
-fn to_f64_pair(tally: BernoulliCounts) -> (f64, f64) {
-    (tally.calls as f64, tally.bad.min(tally.calls) as f64)
+fn to_f64_pair(counts: BernoulliCounts) -> (f64, f64) {
+    (counts.calls as f64, counts.bad.min(counts.calls) as f64)
 }
 
 #[cfg(test)]

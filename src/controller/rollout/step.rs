@@ -27,18 +27,19 @@ use super::comparison::Comparison;
 use super::plan::{OnFailure, RolloutPlan, RolloutStrategy};
 use super::{ArmCounts, UnixSeconds};
 
-/// State of a rollout. Everything but the sketches fits into a status.
+/// State of a rollout. A status records it without the counts of the arms ([`ArmState::counts`],
+/// [`ArmState::since_look`]) and the time of the last evaluation.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RolloutState {
     /// Profile in force, which is the control arm while another one is tried.
     pub current: Option<String>,
     /// Profile that is being tried, or that was tried and failed.
     pub candidate: Option<String>,
-    /// Profile that was in force before.
+    /// Profile that was in force before `current`.
     pub previous: Option<String>,
     /// Phase of the rollout.
     pub phase: Phase,
-    /// Index of the canary step.
+    /// Index of the canary step, from 0.
     pub step: usize,
     /// Start of the step or of the phase.
     pub since: UnixSeconds,
@@ -112,18 +113,19 @@ pub fn evaluate(state: RolloutState, plan: &RolloutPlan, pods: &[PodReport], now
     // are clamped, or nothing would be counted or evaluated until this clock has caught up.
     let state = RolloutState { since: state.since.min(now), looked: state.looked.min(now), ..state };
     let mut rollout = Rollout { state, plan, pods, now, events: Vec::new(), verdicts: Vec::new() };
-    let places = rollout.advance();
+    let assignments = rollout.advance();
     let Rollout { state, events, verdicts, .. } = rollout;
     let mut next = RolloutDecision { profiles: BTreeMap::new(), frozen: BTreeSet::new(), events, verdicts, state };
-    for (pod, place) in pods.iter().zip(places) {
-        next.profiles.insert(pod.uid.clone(), place.profile);
-        if place.frozen {
+    for (pod, assignment) in pods.iter().zip(assignments) {
+        next.profiles.insert(pod.uid.clone(), assignment.profile);
+        if assignment.frozen {
             next.frozen.insert(pod.uid.clone());
         }
     }
     next
 }
 
+/// An evaluation: its inputs, the state that it changes, and its results.
 struct Rollout<'a> {
     state: RolloutState,
     plan: &'a RolloutPlan,
@@ -136,12 +138,14 @@ struct Rollout<'a> {
 /// Assignment of a pod.
 struct Assignment {
     profile: String,
+    /// `true` if the pod must not be tuned ([`RolloutDecision::frozen`]).
     frozen: bool,
 }
 
 // === impl Rollout ===
 
 impl Rollout<'_> {
+    /// Advances the state. Returns the assignments in the order of `pods`.
     fn advance(&mut self) -> Vec<Assignment> {
         let desired = self.plan.desired.clone();
         // A manual rollback overrides every strategy.
@@ -174,7 +178,7 @@ impl Rollout<'_> {
 
     /// Puts the specified profile in force, by the strategy of the policy.
     fn try_profile(&mut self, current: &str, desired: &str) -> Vec<Assignment> {
-        let same = self.state.candidate.as_deref() == Some(desired);
+        let is_candidate = self.state.candidate.as_deref() == Some(desired);
         let steps = match &self.plan.strategy {
             RolloutStrategy::Canary(steps) => steps,
             RolloutStrategy::Immediate | RolloutStrategy::Experiment(_) => {
@@ -187,14 +191,15 @@ impl Rollout<'_> {
         // The specified profile is not in force. Depending on the phase it has failed already, is
         // being tried, or is new.
         match self.state.phase {
-            Phase::RolledBack if same => return self.assign_all(current),
-            Phase::Paused if same && self.plan.on_failure == OnFailure::Pause => {}
-            Phase::Paused if same => {
+            Phase::RolledBack if is_candidate => return self.assign_all(current),
+            Phase::Paused if is_candidate && self.plan.on_failure == OnFailure::Pause => {}
+            // `onFailure` was changed to `Rollback` while the rollout was paused.
+            Phase::Paused if is_candidate => {
                 let detail = self.state.message.clone();
                 self.roll_back(&detail, "PolicyChanged");
                 return self.assign_all(current);
             }
-            Phase::Progressing if same => {}
+            Phase::Progressing if is_candidate => {}
             _ => self.begin_canary(current, desired, steps),
         }
         self.evaluate_canary(current, desired, steps)
@@ -214,32 +219,37 @@ impl Rollout<'_> {
         self.assign_all(to)
     }
 
-    fn pause(&mut self, detail: &str, word: &'static str) {
+    /// Pauses the rollout after a regression.
+    fn pause(&mut self, detail: &str, reason: &'static str) {
         self.state.phase = Phase::Paused;
         self.state.since = self.now;
-        word.clone_into(&mut self.state.reason);
+        reason.clone_into(&mut self.state.reason);
         self.state.message = format!("{detail}: rollout paused, all pods keep their profile");
         let message = self.state.message.clone();
         self.emit_event(true, "RolloutPaused", message);
     }
 
-    fn roll_back(&mut self, detail: &str, word: &str) {
+    /// Ends the trial of the candidate after a regression. It remains recorded as the candidate, so
+    /// that it is not tried again.
+    fn roll_back(&mut self, detail: &str, reason: &str) {
         let candidate = self.state.candidate.clone().unwrap_or_default();
         let current = self.state.current.clone().unwrap_or_default();
         self.state.phase = Phase::RolledBack;
         self.state.since = self.now;
-        word.clone_into(&mut self.state.reason);
+        reason.clone_into(&mut self.state.reason);
         self.state.message = format!("{candidate} was rolled back, all pods get {current}: {detail}");
         let message = self.state.message.clone();
         self.emit_event(true, "RolledBack", message);
     }
 
+    /// Puts a profile in force because the strategy selected it.
     fn promote(&mut self, to: &str, reason: &'static str, message: String) {
         self.emit_event(false, "Promoted", message.clone());
         self.finish(to.to_owned(), Phase::Promoted, reason, message, false);
     }
 
-    /// Ends all comparisons and puts a profile in force.
+    /// Ends all comparisons and puts a profile in force. For a manual rollback or a reverted spec
+    /// it also emits an event, of type `Warning` if `warning` is set.
     fn finish(&mut self, current: String, phase: Phase, reason: &'static str, message: String, warning: bool) {
         let before = self.state.current.take().filter(|before| *before != current);
         if phase == Phase::RolledBack || reason == "Reverted" {
@@ -259,6 +269,7 @@ impl Rollout<'_> {
         };
     }
 
+    /// Records a verdict on the profile of an arm.
     fn record_verdict(&mut self, arm: &ArmState, outcome: ComparisonOutcome, reason: &str, message: String) {
         let control_profile = self.state.arms.first().map(|control| control.profile.clone()).unwrap_or_default();
         self.verdicts.push(ProfileVerdict {

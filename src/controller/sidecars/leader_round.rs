@@ -87,13 +87,13 @@ impl SidecarController {
             wall,
         };
         let resume = || PolicyRuntime::resume(&policy.meta.uid, &policy.status);
-        let course = state.runtimes.entry(key.clone()).or_insert_with(resume);
-        if !course.is_of(&policy.meta.uid) {
+        let runtime = state.runtimes.entry(key.clone()).or_insert_with(resume);
+        if !runtime.is_of(&policy.meta.uid) {
             // The policy was deleted and recreated between two rounds: the old state does not
             // apply.
-            *course = resume();
+            *runtime = resume();
         }
-        Some(course.run_round(&view, &mut state.registry))
+        Some(runtime.run_round(&view, &mut state.registry))
     }
 
     /// Pods that had a policy before get the defaults. Pods that never had one keep the
@@ -126,13 +126,13 @@ impl SidecarController {
         let Some(streams) = self.streams.get() else { return };
         let State { registry, configs, .. } = state;
         for (uid, pushed) in configs.iter() {
-            give(streams, registry, uid, pushed, self.needs.clock.now());
+            push_config(streams, registry, uid, pushed, self.needs.clock.now());
         }
     }
 }
 
 /// Pushes its configuration to a sidecar unless it has it already.
-fn give(
+fn push_config(
     streams: &StreamRegistry,
     registry: &mut SidecarRegistry,
     uid: &str,

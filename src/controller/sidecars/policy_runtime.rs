@@ -40,8 +40,8 @@ use crate::tuner::{self, PodProposal, TunedSettings, Tuner};
 /// State of a policy that is kept between rounds.
 #[derive(Debug, Default)]
 pub(super) struct PolicyRuntime {
-    /// The policy's UID.
-    of: String,
+    /// UID of the policy.
+    policy_uid: String,
     rollout: RolloutState,
     tuner: Tuner,
     /// Time of the last run of the slow loop.
@@ -52,14 +52,19 @@ pub(super) struct PolicyRuntime {
     since: BTreeMap<String, (TunedSettings, UnixSeconds)>,
     /// Pods excluded from tuning, since they serve as the baseline of a comparison.
     frozen: BTreeSet<String>,
+    /// State learned by the pods, from which new pods start.
     learned: Vec<LearnedProfile>,
+    /// Results of the recent calls of all pods.
     recent: SummaryWindow,
     /// Predicted results of batching, in mode `Observe`.
     predicted: SummaryWindow,
+    /// Largest number of items per call that the predictions have measurements for.
     measured_items: u32,
+    /// The last verdict on each profile by name, with the number of calls behind it.
     verdicts: BTreeMap<String, (u64, Option<ProfileVerdict>)>,
     /// The first experiment arm without a profile.
     missing: Option<String>,
+    /// Tuned settings that the status publishes, and the time of their selection.
     listed: Vec<status_list::PodTuning>,
     listed_at: Option<Tick>,
 }
@@ -99,28 +104,28 @@ impl PolicyRuntime {
     /// Restores the state that a status records.
     pub(super) fn resume(policy: &str, status: &BatchPolicyStatus) -> Self {
         let learned = status.learned.iter().map(learned_convert::from_status).collect();
-        Self { of: policy.to_owned(), rollout: state_from_status(status), learned, ..Self::default() }
+        Self { policy_uid: policy.to_owned(), rollout: state_from_status(status), learned, ..Self::default() }
     }
 
     /// Returns `true` if the state belongs to the policy of this UID, not to another one of its
     /// name.
     pub(super) fn is_of(&self, policy: &str) -> bool {
-        self.of == policy
+        self.policy_uid == policy
     }
 
     /// Runs one round.
-    pub(super) fn run_round(&mut self, view: &Inputs<'_>, registry: &mut SidecarRegistry) -> Outputs {
+    pub(super) fn run_round(&mut self, inputs: &Inputs<'_>, registry: &mut SidecarRegistry) -> Outputs {
         let mut outputs = Outputs::default();
-        let places = self.advance_rollout(view, registry, &mut outputs);
-        if view.tuning_interval.is_some_and(|every| self.tuned.is_none_or(|at| view.now.since(at) >= every)) {
-            self.tuned = Some(view.now);
-            self.tune(view, registry, &mut outputs);
+        let profiles = self.advance_rollout(inputs, registry, &mut outputs);
+        if inputs.tuning_interval.is_some_and(|every| self.tuned.is_none_or(|at| inputs.now.since(at) >= every)) {
+            self.tuned = Some(inputs.now);
+            self.tune(inputs, registry, &mut outputs);
         }
-        if view.tuning_interval.is_none() {
+        if inputs.tuning_interval.is_none() {
             self.proposals.clear();
         }
-        self.build_configs(view, registry, &places, &mut outputs);
-        self.fill_observed(view, registry, &mut outputs);
+        self.build_configs(inputs, registry, &profiles, &mut outputs);
+        self.fill_observed(inputs, registry, &mut outputs);
         outputs
     }
 
@@ -128,26 +133,26 @@ impl PolicyRuntime {
     /// requested profile is unknown.
     fn advance_rollout(
         &mut self,
-        view: &Inputs<'_>,
+        inputs: &Inputs<'_>,
         registry: &mut SidecarRegistry,
         outputs: &mut Outputs,
     ) -> BTreeMap<String, String> {
-        let pods = self.take_reports(view, registry);
+        let pods = self.take_reports(inputs, registry);
         // If the requested profile was deleted, the profile in force takes its place, which ends a
         // rollout.
-        let Some(requested) = view.requested.or(self.rollout.current.as_deref()).map(str::to_owned) else {
+        let Some(requested) = inputs.requested.or(self.rollout.current.as_deref()).map(str::to_owned) else {
             return BTreeMap::new();
         };
-        let plan = self.plan_rollout(view, requested);
-        let next = evaluate(std::mem::take(&mut self.rollout), &plan, &pods, view.wall);
-        self.record_decision(view, &plan, next, outputs)
+        let plan = self.plan_rollout(inputs, requested);
+        let next = evaluate(std::mem::take(&mut self.rollout), &plan, &pods, inputs.wall);
+        self.record_decision(inputs, &plan, next, outputs)
     }
 
     /// Takes the counts of every pod since the last round, and adds them to the recent summaries.
-    fn take_reports(&mut self, view: &Inputs<'_>, registry: &mut SidecarRegistry) -> Vec<PodReport> {
+    fn take_reports(&mut self, inputs: &Inputs<'_>, registry: &mut SidecarRegistry) -> Vec<PodReport> {
         let mut all = RouteReport::default();
         let mut predicted: Option<(RouteReport, u32)> = None;
-        let pods: Vec<PodReport> = view
+        let pods: Vec<PodReport> = inputs
             .pods
             .iter()
             .map(|(pod, _)| {
@@ -170,21 +175,21 @@ impl PolicyRuntime {
                 }
             })
             .collect();
-        self.recent.add(view.now, all);
+        self.recent.add(inputs.now, all);
         let (counts, items) = predicted.unwrap_or_default();
-        self.predicted.add(view.now, counts);
+        self.predicted.add(inputs.now, counts);
         self.measured_items = if items > 0 { items } else { self.measured_items };
         pods
     }
 
     /// Returns the plan of the policy, and suspends an experiment with an arm that has no profile.
-    fn plan_rollout(&mut self, view: &Inputs<'_>, requested: String) -> RolloutPlan {
-        let pin = view.policy.annotations.get(ANNOTATION).and_then(|text| ManualRollback::read(text));
-        let mut plan = RolloutPlan::new(requested, view.spec.rollout.as_ref(), pin);
+    fn plan_rollout(&mut self, inputs: &Inputs<'_>, requested: String) -> RolloutPlan {
+        let pin = inputs.policy.annotations.get(ANNOTATION).and_then(|text| ManualRollback::read(text));
+        let mut plan = RolloutPlan::new(requested, inputs.spec.rollout.as_ref(), pin);
         self.missing = None;
         if let RolloutStrategy::Experiment(experiment) = &plan.strategy {
             let mut arms = experiment.arms.iter().map(|arm| &arm.profile);
-            self.missing = arms.find(|arm| (view.profile)(arm).is_none()).cloned();
+            self.missing = arms.find(|arm| (inputs.profile)(arm).is_none()).cloned();
         }
         if self.missing.is_some() {
             // Without its profile the pods of the missing arm would run another profile and be
@@ -197,13 +202,13 @@ impl PolicyRuntime {
     /// Keeps the state and the verdicts of a decision, and returns the profile of each pod.
     fn record_decision(
         &mut self,
-        view: &Inputs<'_>,
+        inputs: &Inputs<'_>,
         plan: &RolloutPlan,
         next: RolloutDecision,
         outputs: &mut Outputs,
     ) -> BTreeMap<String, String> {
         self.frozen = next.frozen;
-        let about = EventTarget::policy(&view.policy.meta);
+        let about = EventTarget::policy(&inputs.policy.meta);
         outputs.notices.extend(next.events.into_iter().map(|event| EventNotice {
             about: about.clone(),
             warning: event.warning,
@@ -211,7 +216,7 @@ impl PolicyRuntime {
             note: event.message,
         }));
         for result in &next.verdicts {
-            let reported = (result.calls, Some(verdict(result, view.wall)));
+            let reported = (result.calls, Some(verdict(result, inputs.wall)));
             self.verdicts.insert(result.profile.clone(), reported);
         }
         let mut status = BatchPolicyStatus::default();
@@ -222,11 +227,11 @@ impl PolicyRuntime {
     }
 
     /// Fills in the results that the status reports.
-    fn fill_observed(&mut self, view: &Inputs<'_>, registry: &SidecarRegistry, outputs: &mut Outputs) {
+    fn fill_observed(&mut self, inputs: &Inputs<'_>, registry: &SidecarRegistry, outputs: &mut Outputs) {
         let live = &mut outputs.live;
         live.current.clone_from(&self.rollout.current);
         live.candidate.clone_from(&self.rollout.candidate);
-        let in_force = view.pods.iter().filter_map(|(pod, _)| registry.get(&pod.meta.uid)?.in_force.as_ref());
+        let in_force = inputs.pods.iter().filter_map(|(pod, _)| registry.get(&pod.meta.uid)?.in_force.as_ref());
         let used: BTreeSet<String> =
             in_force.map(|now| now.profile.clone()).filter(|profile| !profile.is_empty()).collect();
         live.used = used.into_iter().collect();
@@ -237,27 +242,30 @@ impl PolicyRuntime {
             .predicted
             .summary()
             .map(|summary| BatchingSummary { measured_items: Some(self.measured_items), ..summary });
-        let here =
-            view.pods.iter().any(|(pod, _)| registry.get(&pod.meta.uid).is_some_and(|sidecar| sidecar.is_connected));
-        let worst = self.proposals.values().map(|proposal| &proposal.proposal.reason);
-        let worst = worst
+        let is_any_connected =
+            inputs.pods.iter().any(|(pod, _)| registry.get(&pod.meta.uid).is_some_and(|sidecar| sidecar.is_connected));
+        let reasons = self.proposals.values().map(|proposal| &proposal.proposal.reason);
+        let reasons = reasons
             .filter(|reason| reason.word != tuner::ReasonCode::Held && reason.word != tuner::ReasonCode::FewSamples);
-        let explanation = worst.map(|reason| reason.text.as_str()).next();
-        live.slo = here.then(|| self.recent.evaluate_slo(slo(view.spec), explanation));
-        let mode = view.spec.mode.as_ref().and_then(OpenEnum::as_known).unwrap_or(view.default_mode);
-        let connected =
-            view.pods.iter().filter_map(|(pod, _)| registry.get(&pod.meta.uid)).filter(|sidecar| sidecar.is_connected);
+        let explanation = reasons.map(|reason| reason.text.as_str()).next();
+        live.slo = is_any_connected.then(|| self.recent.evaluate_slo(slo(inputs.spec), explanation));
+        let mode = inputs.spec.mode.as_ref().and_then(OpenEnum::as_known).unwrap_or(inputs.default_mode);
+        let connected = inputs
+            .pods
+            .iter()
+            .filter_map(|(pod, _)| registry.get(&pod.meta.uid))
+            .filter(|sidecar| sidecar.is_connected);
         live.merging = merging_state(mode, connected);
-        live.pod_tunings = self.listed.iter().map(|listed| self.tuning(view, listed)).collect();
+        live.pod_tunings = self.listed.iter().map(|listed| self.tuning(inputs, listed)).collect();
         live.learned = self.learned.iter().map(learned_convert::to_status).collect();
         live.verdicts.clone_from(&self.verdicts);
     }
 
-    fn tuning(&self, view: &Inputs<'_>, listed: &status_list::PodTuning) -> PodTuning {
-        let pod = view.pods.iter().find(|(pod, _)| pod.meta.key.name == listed.pod);
+    fn tuning(&self, inputs: &Inputs<'_>, listed: &status_list::PodTuning) -> PodTuning {
+        let pod = inputs.pods.iter().find(|(pod, _)| pod.meta.key.name == listed.pod);
         let uid = pod.map(|(pod, _)| pod.meta.uid.clone());
         let since = uid.as_ref().and_then(|uid| self.since.get(uid)).and_then(|(_, since)| to_time(*since));
-        let mode = view.spec.tuning.as_ref().and_then(|tuning| tuning.mode.clone());
+        let mode = inputs.spec.tuning.as_ref().and_then(|tuning| tuning.mode.clone());
         let TunedSettings { shift_permille, slots_max, batch_weight_max } = listed.settings;
         PodTuning {
             pod: listed.pod.clone(),

@@ -62,17 +62,18 @@ pub fn evaluate(
     bounds: &TuningBounds,
     history: TuningState,
 ) -> (Proposal, TuningState) {
-    let mut look = Evaluation { now, report, bounds, history };
-    let (settings, reason) = look.decide();
-    let settings = look.published_settings(settings);
+    let mut evaluation = Evaluation { now, report, bounds, history };
+    let (settings, reason) = evaluation.decide();
+    let settings = evaluation.published_settings(settings);
     let pushed = match bounds.mode {
         TunerMode::Auto => settings,
         // Settings that were pushed under another mode are withdrawn.
         TunerMode::Recommend | TunerMode::Manual => TunedSettings::default(),
     };
-    (Proposal { settings, pushed, reason }, look.history)
+    (Proposal { settings, pushed, reason }, evaluation.history)
 }
 
+/// One evaluation: its inputs, and the state of the group, which it changes.
 struct Evaluation<'a> {
     now: Tick,
     report: &'a GroupReport,
@@ -104,12 +105,14 @@ impl Evaluation<'_> {
             self.history = TuningState::resume(TunedSettings::default());
             return Some(self.hold(ReasonCode::Manual, "tuning is manual".to_owned()));
         }
-        let within = self.bounds.clamp(self.history.settings);
-        if within != self.history.settings {
-            let text =
-                format!("moved into the bounds of the policy: {}", self.describe_change(self.history.settings, within));
+        let clamped = self.bounds.clamp(self.history.settings);
+        if clamped != self.history.settings {
+            let text = format!(
+                "moved into the bounds of the policy: {}",
+                self.describe_change(self.history.settings, clamped)
+            );
             self.history = TuningState::resume(self.history.settings);
-            return Some(self.set(within, ReasonCode::Bounded, text));
+            return Some(self.set(clamped, ReasonCode::Bounded, text));
         }
         if self.report.frozen {
             let settings = self.history.settings;
@@ -134,7 +137,7 @@ impl Evaluation<'_> {
             return Some(self.hold(ReasonCode::Settling, "waiting for the effect of the last step".to_owned()));
         }
         if self.report.learning {
-            // Late answers during learning predict nothing about the time after it.
+            // Late answers while the limit is being learned predict nothing about the time after.
             self.history.window = SampleWindow::default();
             let text = "the server's concurrency is still being learned: settings do not change until then".to_owned();
             return Some(self.hold(ReasonCode::Learning, text));
@@ -142,6 +145,7 @@ impl Evaluation<'_> {
         None
     }
 
+    /// Decides by the share of late answers in a full window.
     fn compare_with_slo(&mut self) -> (TunedSettings, TuningReason) {
         // A verdict needs a full window; until then reports accumulate.
         self.history.window.add(self.report);
@@ -154,7 +158,8 @@ impl Evaluation<'_> {
         // it, a loosening step also if answers are late again.
         if let Some(step) = self.history.step.take()
             && self.bounds.mode == TunerMode::Auto
-            && (window.is_worse_than(&step.before) || step.way == Direction::Looser && verdict == SloVerdict::Late)
+            && (window.is_worse_than(&step.before)
+                || step.direction == Direction::Looser && verdict == SloVerdict::Late)
         {
             return self.roll_back(step, &window);
         }
@@ -186,6 +191,7 @@ impl Evaluation<'_> {
             || is_auto && self.report.in_force.is_some_and(|own| own != self.history.settings)
     }
 
+    /// Keeps the settings, and discards the window if it has become too old.
     fn decide_few_samples(&mut self) -> (TunedSettings, TuningReason) {
         let (calls, needed) = self.history.window.sample_progress();
         let over = self.history.window.over;
@@ -196,12 +202,14 @@ impl Evaluation<'_> {
         self.hold(ReasonCode::FewSamples, text)
     }
 
+    /// Decides after a window in which the SLO was missed.
     fn decide_late(&mut self, window: &SampleWindow) -> (TunedSettings, TuningReason) {
         self.history.calm = VerdictRun::default();
         self.history.met = Duration::ZERO;
         self.history.late.append(window);
-        let late = self.describe_late(&self.history.late.window, self.history.late.long);
-        if self.bounds.mode == TunerMode::Auto && self.history.climb.as_ref().is_some_and(|climb| climb.retreat) {
+        let late = self.describe_late(&self.history.late.window, self.history.late.duration);
+        if self.bounds.mode == TunerMode::Auto && self.history.series.as_ref().is_some_and(|series| series.is_reverting)
+        {
             return self.revert_series();
         }
         // A lone call that exceeds the SLO makes every setting futile.
@@ -212,27 +220,29 @@ impl Evaluation<'_> {
                 format!("no setting can meet slo {}: a call alone takes {}", format_rounded(slo), format_rounded(lone));
             return self.hold(ReasonCode::Infeasible, text);
         }
-        let climbing = self.history.climb.is_some();
+        let is_tightening = self.history.series.is_some();
         // Once tightening has begun, each late window is followed by the next step without another
         // delay.
-        if self.history.late.long < BREACH_MIN && !climbing {
+        if self.history.late.duration < BREACH_MIN && !is_tightening {
             return self.hold(ReasonCode::Held, format!("{late}: too short for a step"));
         }
-        if let Some(climb) = self.history.climb.as_mut().filter(|climb| climb.from.len() >= FUTILE_STEPS)
-            && !has_fewer_late(window, &climb.before)
+        if let Some(series) = self.history.series.as_mut().filter(|series| series.from.len() >= FUTILE_STEPS)
+            && !has_fewer_late(window, &series.before)
         {
-            climb.retreat = true;
+            series.is_reverting = true;
             return self.revert_series();
         }
         self.tighten(&late)
     }
 
+    /// Decides after a window in which the SLO was met without time to spare: nothing moves.
     fn decide_near(&mut self, window: &SampleWindow) -> (TunedSettings, TuningReason) {
         self.on_slo_met(window);
         self.history.calm = VerdictRun::default();
         self.hold(ReasonCode::Held, self.describe_met(window))
     }
 
+    /// Decides after a window in which the SLO was met with time to spare.
     fn decide_calm(&mut self, window: &SampleWindow) -> (TunedSettings, TuningReason) {
         self.on_slo_met(window);
         self.history.calm.append(window);
@@ -244,11 +254,11 @@ impl Evaluation<'_> {
         if settings.shift_permille == 0 && !lowered {
             return self.hold(ReasonCode::Held, met);
         }
-        let long = if self.history.calm.window.has_lost_calls() { CALM_MIN } else { CALM_MIN_IDLE };
-        if self.history.calm.long < long {
+        let duration = if self.history.calm.window.has_lost_calls() { CALM_MIN } else { CALM_MIN_IDLE };
+        if self.history.calm.duration < duration {
             return self.hold(ReasonCode::Held, met);
         }
-        let spare = format!("{met} for {}", format_rounded(self.history.calm.long));
+        let spare = format!("{met} for {}", format_rounded(self.history.calm.duration));
         // Slots are loosened before the deadline shift.
         if lowered && self.is_permitted(Parameter::Slots, Direction::Looser) {
             let raised =
@@ -274,13 +284,13 @@ impl Evaluation<'_> {
         if self.history.met < PROVEN_MIN {
             return;
         }
-        if let Some(climb) = self.history.climb.take().filter(|climb| !climb.retreat) {
-            self.history.unblock(climb.parameter, Direction::Tighter);
+        if let Some(series) = self.history.series.take().filter(|series| !series.is_reverting) {
+            self.history.unblock(series.parameter, Direction::Tighter);
         }
     }
 
-    fn is_permitted(&self, parameter: Parameter, way: Direction) -> bool {
-        self.history.blocked_until(self.now, parameter, way).is_none()
+    fn is_permitted(&self, parameter: Parameter, direction: Direction) -> bool {
+        self.history.blocked_until(self.now, parameter, direction).is_none()
     }
 
     fn set(&mut self, to: TunedSettings, word: ReasonCode, text: String) -> (TunedSettings, TuningReason) {

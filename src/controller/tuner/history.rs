@@ -39,12 +39,12 @@ pub enum Direction {
 pub(super) struct ObservedStep {
     pub(super) from: TunedSettings,
     pub(super) parameter: Parameter,
-    pub(super) way: Direction,
+    pub(super) direction: Direction,
     /// Measurements before the step.
     pub(super) before: SampleWindow,
 }
 
-/// Consecutive steps towards the SLO since it was first missed.
+/// Consecutive tightening steps of one setting since the SLO was first missed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StepSeries {
     pub(super) parameter: Parameter,
@@ -53,22 +53,24 @@ pub(super) struct StepSeries {
     /// Measurements before the first step.
     pub(super) before: SampleWindow,
     /// `true` once the steps proved to have no effect and are being reverted one by one.
-    pub(super) retreat: bool,
+    pub(super) is_reverting: bool,
 }
 
+/// A direction that failed and is not tried again for some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct DirectionBlock {
     parameter: Parameter,
-    way: Direction,
+    direction: Direction,
     until: Tick,
+    /// Number of times that the direction has failed since it last succeeded.
     times: u32,
 }
 
 /// State of a group.
 ///
 /// # Bounds
-/// At most four blocks, one for each parameter and direction, and a handful of sketches: about 10
-/// KB.
+/// At most four blocks, one for each parameter and direction, and a handful of histograms: about
+/// 10 KB.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TuningState {
     /// Settings to be in force.
@@ -85,8 +87,10 @@ pub struct TuningState {
     pub(super) met: Duration,
     /// Consecutive windows with time to spare.
     pub(super) calm: VerdictRun,
+    /// The last step, until a full window after it has been evaluated.
     pub(super) step: Option<ObservedStep>,
-    pub(super) climb: Option<StepSeries>,
+    /// The tightening steps that may still be reverted.
+    pub(super) series: Option<StepSeries>,
     /// The last [`super::GroupReport::changes`].
     pub(super) upstream: Option<u64>,
     blocks: Vec<DirectionBlock>,
@@ -95,7 +99,7 @@ pub struct TuningState {
 // === impl TuningState ===
 
 impl TuningState {
-    /// Creates a history without measurements, given the settings in force.
+    /// Creates a state without measurements from the settings in force.
     #[must_use]
     pub fn resume(settings: TunedSettings) -> Self {
         Self { settings, ..Self::default() }
@@ -107,6 +111,7 @@ impl TuningState {
         self.settings
     }
 
+    /// Changes the settings, and discards measurements under the previous ones.
     pub(super) fn set_settings(&mut self, now: Tick, settings: TunedSettings) {
         self.settings = settings;
         self.changed = Some(now);
@@ -122,22 +127,22 @@ impl TuningState {
     }
 
     /// Returns the instant until which this direction is blocked, or `None` if it is not.
-    pub(super) fn blocked_until(&self, now: Tick, parameter: Parameter, way: Direction) -> Option<Tick> {
-        let of = |block: &&DirectionBlock| (block.parameter, block.way) == (parameter, way);
-        self.blocks.iter().find(of).map(|block| block.until).filter(|until| now < *until)
+    pub(super) fn blocked_until(&self, now: Tick, parameter: Parameter, direction: Direction) -> Option<Tick> {
+        let is_of = |block: &&DirectionBlock| (block.parameter, block.direction) == (parameter, direction);
+        self.blocks.iter().find(is_of).map(|block| block.until).filter(|until| now < *until)
     }
 
     /// Blocks a direction that failed. Returns for how long.
-    pub(super) fn block(&mut self, now: Tick, parameter: Parameter, way: Direction) -> Duration {
-        let at = self.blocks.iter().position(|block| (block.parameter, block.way) == (parameter, way));
+    pub(super) fn block(&mut self, now: Tick, parameter: Parameter, direction: Direction) -> Duration {
+        let at = self.blocks.iter().position(|block| (block.parameter, block.direction) == (parameter, direction));
         let times = at.map_or(0, |at| self.blocks.swap_remove(at).times);
-        let long = BLOCK_FIRST.saturating_mul(1 << times.min(16)).min(BLOCK_MAX);
-        self.blocks.push(DirectionBlock { parameter, way, until: now.after(long), times: times + 1 });
-        long
+        let duration = BLOCK_FIRST.saturating_mul(1 << times.min(16)).min(BLOCK_MAX);
+        self.blocks.push(DirectionBlock { parameter, direction, until: now.after(duration), times: times + 1 });
+        duration
     }
 
     /// Lifts the block of a direction that succeeded.
-    pub(super) fn unblock(&mut self, parameter: Parameter, way: Direction) {
-        self.blocks.retain(|block| (block.parameter, block.way) != (parameter, way));
+    pub(super) fn unblock(&mut self, parameter: Parameter, direction: Direction) {
+        self.blocks.retain(|block| (block.parameter, block.direction) != (parameter, direction));
     }
 }

@@ -141,15 +141,15 @@ pub fn update_entries(
     // Calls that are forwarded concurrently add few batches to the curve. The limiter concludes
     // from separate measurements that batching does not pay.
     let concluded = |pod: &LearnedProfile| pod.limiter.is_some_and(|limiter| limiter.no_gain_permille.is_some());
-    let enough = |pod: &LearnedProfile| pod.batches >= BATCHES_MIN || concluded(pod);
-    for pod in pods.iter().filter(|pod| enough(pod) && !pod.node_class.is_empty()) {
+    let is_usable = |pod: &LearnedProfile| pod.batches >= BATCHES_MIN || concluded(pod);
+    for pod in pods.iter().filter(|pod| is_usable(pod) && !pod.node_class.is_empty()) {
         let entry = best.entry((&pod.profile, &pod.node_class)).or_insert(pod);
         if pod.batches > entry.batches {
             *entry = pod;
         }
     }
     let mut next: Vec<LearnedProfile> = entries.to_vec();
-    let mut moved = false;
+    let mut changed = false;
     for ((profile, node_class), pod) in best {
         let at = next.iter().position(|entry| entry.profile == profile && entry.node_class == node_class);
         let fresh = LearnedProfile { at: now, ..pod.clone().truncate_to_bounds() };
@@ -159,20 +159,20 @@ pub fn update_entries(
             Some(entry) if !entry.is_worth_writing(&fresh) => {}
             Some(entry) => {
                 *entry = fresh;
-                moved = true;
+                changed = true;
             }
             None => {
                 next.push(fresh);
-                moved = true;
+                changed = true;
             }
         }
     }
     next.sort_by_key(|entry| (!keep.contains(&entry.profile.as_str()), std::cmp::Reverse(entry.at)));
     if next.len() > ENTRIES_MAX {
         next.truncate(ENTRIES_MAX);
-        moved = next != entries;
+        changed = next != entries;
     }
-    moved.then_some(next)
+    changed.then_some(next)
 }
 
 // === impl LearnedProfile ===
@@ -197,6 +197,7 @@ impl LearnedProfile {
         Self { slots: before.slots, limiter: before.limiter, ..self }
     }
 
+    /// Returns `true` if `other`, a newer entry, differs enough to replace this one in the status.
     fn is_worth_writing(&self, other: &Self) -> bool {
         let same_limiter = match (self.limiter, other.limiter) {
             (Some(own), Some(other)) => {

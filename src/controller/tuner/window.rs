@@ -51,7 +51,7 @@ pub struct SampleWindow {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct VerdictRun {
     /// Total duration, not limited by [`WINDOW_MAX`].
-    pub(super) long: Duration,
+    pub(super) duration: Duration,
     /// Sum of the newest windows. Covers less than [`WINDOW_MAX`] plus one window.
     pub(super) window: SampleWindow,
 }
@@ -146,7 +146,7 @@ impl SampleWindow {
 
 impl VerdictRun {
     pub(super) fn append(&mut self, next: &SampleWindow) {
-        self.long += next.over;
+        self.duration += next.over;
         // The sum starts anew rather than slides: subtracting an old window would require all of
         // them to be kept.
         if self.window.over >= WINDOW_MAX {

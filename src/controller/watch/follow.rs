@@ -19,9 +19,9 @@ use crate::cluster_state::{self, ClusterState, NATIVE_SIDECAR_MINOR_MIN, ObjectK
 use crate::telemetry::ControllerMetrics;
 
 /// Interval between two checks of the API server's version.
-const VERSION_EVERY: Duration = Duration::from_secs(600);
+const VERSION_INTERVAL: Duration = Duration::from_secs(600);
 /// Number of objects per page of a list.
-const PAGE: u32 = 500;
+const PAGE_OBJECTS: u32 = 500;
 
 /// Parameters common to all kinds.
 #[derive(Clone)]
@@ -68,12 +68,17 @@ impl<K, T> TableAccess<K, T> {
 
 impl KindWatcher {
     /// Watches a typed kind in all namespaces.
-    pub(super) async fn watch_typed<K, T>(&self, kind: WatchedKind, labels: &str, fields: &str, view: TableAccess<K, T>)
-    where
+    pub(super) async fn watch_typed<K, T>(
+        &self,
+        kind: WatchedKind,
+        labels: &str,
+        fields: &str,
+        access: TableAccess<K, T>,
+    ) where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
         T: PartialEq + Clone,
     {
-        self.follow(kind, (labels, fields), view, Api::<K>::all).await;
+        self.follow(kind, (labels, fields), access, Api::<K>::all).await;
     }
 
     /// Watches an untyped kind in all namespaces.
@@ -81,11 +86,11 @@ impl KindWatcher {
         &self,
         resource: ApiResource,
         kind: WatchedKind,
-        view: TableAccess<DynamicObject, T>,
+        access: TableAccess<DynamicObject, T>,
     ) where
         T: PartialEq + Clone,
     {
-        self.follow(kind, ("", ""), view, |client| Api::all_with(client, &resource)).await;
+        self.follow(kind, ("", ""), access, |client| Api::all_with(client, &resource)).await;
     }
 
     /// Watches the metadata of an untyped kind.
@@ -93,11 +98,11 @@ impl KindWatcher {
         &self,
         resource: ApiResource,
         kind: WatchedKind,
-        view: TableAccess<PartialObjectMeta<DynamicObject>, T>,
+        access: TableAccess<PartialObjectMeta<DynamicObject>, T>,
     ) where
         T: PartialEq + Clone,
     {
-        self.follow(kind, ("", ""), view, |client| Api::all_with(client, &resource)).await;
+        self.follow(kind, ("", ""), access, |client| Api::all_with(client, &resource)).await;
     }
 
     /// Watches the metadata of a kind of workload.
@@ -126,8 +131,8 @@ impl KindWatcher {
                         reach.on_answer();
                         let native = cluster_state::parse_minor_version(&version.git_version)
                             .is_some_and(|minor| minor >= NATIVE_SIDECAR_MINOR_MIN);
-                        self.shared.update(|world| world.server_native.replace(native) != Some(native));
-                        VERSION_EVERY
+                        self.shared.update(|cluster| cluster.server_native.replace(native) != Some(native));
+                        VERSION_INTERVAL
                     }
                     Ok(Err(error @ (kube::Error::HyperError(_) | kube::Error::Service(_)))) => {
                         reach.on_failure(&error);
@@ -153,11 +158,12 @@ impl KindWatcher {
         self.until_stopped(work).await;
     }
 
+    /// Watches a kind until shutdown, and restarts the watch after errors.
     async fn follow<K, T>(
         &self,
         kind: WatchedKind,
         (labels, fields): (&str, &str),
-        view: TableAccess<K, T>,
+        access: TableAccess<K, T>,
         api: impl Fn(kube::Client) -> Api<K>,
     ) where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -165,7 +171,7 @@ impl KindWatcher {
     {
         let api = api(wrap_client(&self.client, kind, &self.shared, self.timing));
         let seconds = u32::try_from(self.timing.watch.as_secs()).unwrap_or(200);
-        let mut config = watcher::Config::default().timeout(seconds).page_size(PAGE);
+        let mut config = watcher::Config::default().timeout(seconds).page_size(PAGE_OBJECTS);
         config.label_selector = (!labels.is_empty()).then(|| labels.to_owned());
         config.field_selector = (!fields.is_empty()).then(|| fields.to_owned());
         let mut backoff = Backoff::new(self.timing.backoff);
@@ -177,12 +183,12 @@ impl KindWatcher {
                 self.shared.on_response(kind);
                 let error = match event {
                     Ok(event) => {
-                        self.apply_event(kind, event, &mut partial, &view);
+                        self.apply_event(kind, event, &mut partial, &access);
                         continue;
                     }
                     Err(error) => error,
                 };
-                let wait = self.on_error((kind, view.absent), &error, &mut backoff, &mut last_error);
+                let wait = self.on_error((kind, access.absent), &error, &mut backoff, &mut last_error);
                 // Restart the watcher. After 410 it would continue to request the expired resource
                 // version, and if the kind was uninstalled, its listed objects are obsolete.
                 if is_gone(&error) || is_absent(&error) {
@@ -231,6 +237,7 @@ impl KindWatcher {
         returned
     }
 
+    /// Runs a future until shutdown is signalled.
     async fn until_stopped(&self, work: impl Future<Output = ()>) {
         let mut stop = self.stop.clone();
         tokio::select! {
@@ -240,23 +247,25 @@ impl KindWatcher {
         }
     }
 
+    /// Applies an event to the table of the kind. The objects of a list are collected in `partial`
+    /// and replace the table when the list is complete, so that no round reads a part of it.
     fn apply_event<K, T: PartialEq + Clone>(
         &self,
         kind: WatchedKind,
         event: Event<K>,
         partial: &mut PartialList<T>,
-        view: &TableAccess<K, T>,
+        access: &TableAccess<K, T>,
     ) {
         match event {
             Event::Init => partial.clear(),
             Event::InitApply(object) => {
-                let (key, value) = (view.read)(object);
+                let (key, value) = (access.read)(object);
                 partial.insert(key, Arc::new(value));
             }
             Event::InitDone => {
                 let whole = std::mem::take(partial);
-                self.shared.update(|world| {
-                    let table = (view.table)(world);
+                self.shared.update(|cluster| {
+                    let table = (access.table)(cluster);
                     // An unchanged table stays the same allocation, also for snapshots that
                     // reference it.
                     let changed = **table != whole;
@@ -268,9 +277,9 @@ impl KindWatcher {
                 self.shared.on_listed(kind);
             }
             Event::Apply(object) => {
-                let (key, value) = (view.read)(object);
-                self.shared.update(|world| {
-                    let table = (view.table)(world);
+                let (key, value) = (access.read)(object);
+                self.shared.update(|cluster| {
+                    let table = (access.table)(cluster);
                     let changed = table.get(&key).is_none_or(|before| **before != value);
                     if changed {
                         Arc::make_mut(table).insert(key, Arc::new(value));
@@ -279,18 +288,19 @@ impl KindWatcher {
                 });
             }
             Event::Delete(object) => {
-                let (key, _) = (view.read)(object);
-                self.shared.update(|world| {
-                    let table = (view.table)(world);
+                let (key, _) = (access.read)(object);
+                self.shared.update(|cluster| {
+                    let table = (access.table)(cluster);
                     table.contains_key(&key) && Arc::make_mut(table).remove(&key).is_some()
                 });
             }
         }
     }
 
+    /// Removes the table of a kind that is not installed, which counts as listed.
     fn on_absent(&self, kind: WatchedKind, absent: fn(&mut ClusterState)) {
-        self.shared.update(|world| {
-            absent(world);
+        self.shared.update(|cluster| {
+            absent(cluster);
             true
         });
         self.shared.on_listed(kind);

@@ -40,8 +40,8 @@ type Object = serde_json::Map<String, Json>;
 impl Validator {
     /// Validates a complete `BatchPolicy`, or its bare spec.
     pub(super) fn document(&mut self, root: &YamlNode) -> Object {
-        let whole = ["apiVersion", "kind", "metadata", "spec"].iter().any(|name| root.get(name).is_some());
-        if !whole {
+        let has_envelope = ["apiVersion", "kind", "metadata", "spec"].iter().any(|name| root.get(name).is_some());
+        if !has_envelope {
             return self.map(SPEC, root, "").unwrap_or_default();
         }
         self.envelope(root, "apiVersion", API_VERSION);
@@ -53,11 +53,11 @@ impl Validator {
                 continue;
             }
             if !["apiVersion", "kind", "metadata", "spec", "status"].contains(&name) {
-                let stray = SPEC.iter().any(|key| key.name == name);
+                let is_spec_key = SPEC.iter().any(|key| key.name == name);
                 let message = format!("`{name}` is not a top-level key of a BatchPolicy");
                 let finding = Finding::new(ConfigCode::UnknownKey, name, key.at, &message).value(name);
                 let finding = finding.allowed("apiVersion, kind, metadata, spec");
-                self.findings.push(if stray {
+                self.findings.push(if is_spec_key {
                     finding.help("move it under `spec`")
                 } else {
                     finding.nearest(nearest(name, ["apiVersion", "kind", "metadata", "spec"].into_iter()))
@@ -87,6 +87,7 @@ impl Validator {
         }
     }
 
+    /// Validates `apiVersion` or `kind`, which have one allowed value.
     fn envelope(&mut self, root: &YamlNode, name: &str, expected: &str) {
         match root.get(name) {
             Some(node) if node.text() == Some(expected) => {}
@@ -104,6 +105,7 @@ impl Validator {
         }
     }
 
+    /// Validates a map. Returns its valid entries, or `None` if the value is no map.
     fn map(&mut self, keys: &'static [SchemaKey], node: &YamlNode, path: &str) -> Option<Object> {
         let entries = match &node.value {
             YamlValue::Map(entries) => entries.as_slice(),
@@ -127,7 +129,7 @@ impl Validator {
         };
         let mut out = Object::new();
         let mut lines = BTreeMap::new();
-        let mut meant = Vec::new();
+        let mut intended = Vec::new();
         for (key_node, value) in entries {
             let name = key_node.text().unwrap_or_default();
             let at = join(path, name);
@@ -136,7 +138,7 @@ impl Validator {
             }
             let Some(key) = keys.iter().find(|key| key.name == name) else {
                 // The finding of a misspelt required key already contains the correct name.
-                meant.extend(self.unknown(keys, key_node, name, path));
+                intended.extend(self.unknown(keys, key_node, name, path));
                 continue;
             };
             self.places.insert(at.clone(), KeyPosition { key: key_node.at, value: value.at });
@@ -145,7 +147,7 @@ impl Validator {
             }
         }
         for key in keys.iter().filter(|key| key.required) {
-            if !lines.contains_key(key.name) && !meant.iter().any(|name| name == key.name) {
+            if !lines.contains_key(key.name) && !intended.iter().any(|name| name == key.name) {
                 let name = if path.is_empty() { "a policy" } else { &format!("`{path}`") };
                 let message = format!("{name} needs `{}`", key.name);
                 let finding = Finding::new(ConfigCode::BadValue, &join(path, key.name), start(node.at), &message);
@@ -155,6 +157,7 @@ impl Validator {
         Some(out)
     }
 
+    /// Validates the value of a known key, and whether the key is available.
     fn key(&mut self, key: &'static SchemaKey, value: &YamlNode, path: &str, at: Span) -> Option<Json> {
         let before = self.findings.len();
         let json = self.value(&key.value_type, value, path);
@@ -177,6 +180,8 @@ impl Validator {
         json
     }
 
+    /// Reports a key that is set twice, and returns `true` if it is. `lines` has the line of each
+    /// previous key of the map.
     fn repeated<'a>(
         &mut self,
         lines: &mut BTreeMap<&'a str, usize>,

@@ -47,12 +47,12 @@ pub(super) fn build(
     if !captures.is_empty() {
         capture::replace_listen_settings(&captures, &mut settings);
     }
-    let broken = |key: &str, message: String| {
+    let invalid = |key: &str, message: String| {
         ConfigErrors::for_overrides(vec![Finding::new(ConfigCode::BadValue, key, Span::default(), &message)])
     };
-    let spec = to_spec(&json).map_err(|error| broken("", error))?;
+    let spec = to_spec(&json).map_err(|error| invalid("", error))?;
     let mut policy =
-        policy(&spec, settings).map_err(|MissingDefault(key)| broken(key, format!("`{key}` has no default")))?;
+        policy(&spec, settings).map_err(|MissingDefault(key)| invalid(key, format!("`{key}` has no default")))?;
     policy.proxy.captures = captures;
     if executes_model {
         engine::apply_to_routes(&mut policy);
@@ -83,18 +83,19 @@ fn check_upstream_tls(policy: &Policy) -> Result<(), ConfigErrors> {
     ]))
 }
 
+/// Converts a spec in which every value is filled in.
 fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> Resolved<Policy> {
-    let own = word(spec.mode.as_ref(), "mode")?;
-    let promise = (slo(spec.slo.as_ref())?, late(spec.slo.as_ref()).unwrap_or(LateHandling::Serve));
+    let mode = word(spec.mode.as_ref(), "mode")?;
+    let target = (slo(spec.slo.as_ref())?, late(spec.slo.as_ref()).unwrap_or(LateHandling::Serve));
     let limits = require(spec.limits.as_ref(), "limits")?;
-    let limits = caps(limits)?;
+    let limits = policy_limits(limits)?;
     let failure = require(spec.failure.as_ref(), "failure")?;
-    let routes = spec.routes.iter().flatten().map(|route| self::route(route, own, promise)).collect::<Resolved<_>>()?;
+    let routes = spec.routes.iter().flatten().map(|route| self::route(route, mode, target)).collect::<Resolved<_>>()?;
     let deadline = require(spec.deadline.as_ref(), "deadline")?;
     Ok(Policy {
-        mode: own,
-        slo: promise.0,
-        late: promise.1,
+        mode,
+        slo: target.0,
+        late: target.1,
         routes,
         scheduling: scheduling(require(spec.scheduling.as_ref(), "scheduling")?, limits.slots_max)?,
         limits,
@@ -189,22 +190,24 @@ fn names(fields: Option<&MergeFields>) -> Resolved<MergeNames> {
     Ok(MergeNames { headers: headers(fields.headers.as_ref())?, fields: pointers(fields.fields.as_ref(), "fields")? })
 }
 
-fn caps(spec: &LimitsSpec) -> Resolved<Limits> {
-    let own = limits_override(spec)?;
+/// Converts the limits of the policy, all of which but the optional ones have a value.
+fn policy_limits(spec: &LimitsSpec) -> Resolved<Limits> {
+    let written = limits_override(spec)?;
     Ok(Limits {
-        batch_items_max: require(own.batch_items_max, "limits.batchItemsMax")?,
-        batch_weight_max: own.batch_weight_max,
-        batch_bytes_max: require(own.batch_bytes_max, "limits.batchBytesMax")?,
-        item_bytes_max: require(own.item_bytes_max, "limits.itemBytesMax")?,
-        item_nesting_max: require(own.item_nesting_max, "limits.itemNestingMax")?,
-        queue_delay_max: require(own.queue_delay_max, "limits.queueDelayMax")?,
-        queue_items_max: require(own.queue_items_max, "limits.queueItemsMax")?,
-        queue_bytes_max: require(own.queue_bytes_max, "limits.queueBytesMax")?,
-        slots_max: own.slots_max,
+        batch_items_max: require(written.batch_items_max, "limits.batchItemsMax")?,
+        batch_weight_max: written.batch_weight_max,
+        batch_bytes_max: require(written.batch_bytes_max, "limits.batchBytesMax")?,
+        item_bytes_max: require(written.item_bytes_max, "limits.itemBytesMax")?,
+        item_nesting_max: require(written.item_nesting_max, "limits.itemNestingMax")?,
+        queue_delay_max: require(written.queue_delay_max, "limits.queueDelayMax")?,
+        queue_items_max: require(written.queue_items_max, "limits.queueItemsMax")?,
+        queue_bytes_max: require(written.queue_bytes_max, "limits.queueBytesMax")?,
+        slots_max: written.slots_max,
         passthrough_calls_max: require(spec.stand_aside_max, "limits.standAsideMax")?,
     })
 }
 
+/// Converts limits of which each may be absent, such as those of a route.
 fn limits_override(spec: &LimitsSpec) -> Resolved<LimitsOverride> {
     let bytes = |text: &Option<SizeText>, key| text.as_ref().map(|text| size(Some(text), key)).transpose();
     Ok(LimitsOverride {

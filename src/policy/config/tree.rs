@@ -43,9 +43,10 @@ pub(super) struct YamlNode {
 pub(super) enum YamlValue {
     /// No value, `null` or `~`.
     Null,
-    /// Text as written; `plain` if it is not quoted.
+    /// Text as written.
     Scalar {
         text: String,
+        /// `true` if the text is neither quoted nor a block.
         plain: bool,
     },
     List(Vec<YamlNode>),
@@ -104,6 +105,7 @@ pub(super) fn parse(text: &str) -> Result<YamlNode, ParseError> {
 /// is taken from the source.
 enum RawValue {
     Null,
+    /// A number or boolean, as the parser interpreted it.
     Resolved(String),
     Text(String),
     List(Vec<Spanned<Self>>),

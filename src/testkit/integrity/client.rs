@@ -57,20 +57,26 @@ pub struct LedgerConfig {
     pub route: Option<Route>,
 }
 
+/// A run, shared by its clients.
 struct LedgerRun {
     config: LedgerConfig,
     target: ServerAddr,
     mock: Arc<MockState>,
+    /// Number of items that remain to be sent.
     left: AtomicU64,
     report: Mutex<LedgerReport>,
 }
 
+/// A client of a run, which makes one call at a time.
 struct LedgerClient {
     run: Arc<LedgerRun>,
     index: usize,
     rng: SmallRng,
+    /// Number of calls made, which is the number of the next call.
     calls: u64,
+    /// Connection of the previous call, if it can be used again.
     kept: Option<HttpConnection>,
+    /// Body and complete request of the current call.
     body: String,
     request: Vec<u8>,
 }
@@ -78,8 +84,11 @@ struct LedgerClient {
 /// Point in time at which a call is cancelled.
 enum Cancellation {
     Never,
+    /// After this number of bytes of the request.
     WhileSending(usize),
+    /// When the whole request has been sent.
     AfterSending,
+    /// After this time without a response.
     After(Duration),
 }
 
@@ -104,8 +113,9 @@ async fn run_clients(config: LedgerConfig, mock: &LedgerMock) -> LedgerReport {
     }
     tasks.join_all().await;
     let elapsed = elapsed_since(begun);
-    let rested = now();
-    while run.mock.upstream_open() > 0 && elapsed_since(rested) < REST_MAX {
+    // Calls that were cancelled may still be open upstream.
+    let finished = now();
+    while run.mock.upstream_open() > 0 && elapsed_since(finished) < REST_MAX {
         tokio::time::sleep(CONNECT_PAUSE).await;
     }
     let counts = &run.mock.records.counts;
@@ -186,6 +196,7 @@ impl LedgerClient {
         }
     }
 
+    /// Makes a call with `n` items and reports its outcome.
     async fn make_call(&mut self, n: usize) {
         let mut call = self.prepare(n);
         let number = self.calls;
@@ -284,7 +295,7 @@ impl LedgerClient {
 
     /// Makes the call. Returns its outcome, and whether unsolicited bytes arrived.
     async fn exchange(&mut self, call: &mut ClientCall) -> (ItemOutcome, bool) {
-        let leave = self.draw_cancellation();
+        let cancellation = self.draw_cancellation();
         let reset = self.rng.random();
         let (kept, mut unasked) = self.take_kept();
         let conn = match kept {
@@ -292,14 +303,14 @@ impl LedgerClient {
             None => self.run.target.connect().await,
         };
         let Ok(mut conn) = conn else { return (ItemOutcome::Lost, unasked) };
-        let request = match leave {
+        let request = match cancellation {
             Cancellation::WhileSending(n) => self.request.get(..n).unwrap_or_default(),
             Cancellation::AfterSending | Cancellation::Never | Cancellation::After(_) => &self.request,
         };
         // A server may respond and close before it has read the whole request. The response is read
         // anyway.
         conn.outbox.send(request).await.ok();
-        let wait = match leave {
+        let wait = match cancellation {
             Cancellation::Never => self.run.config.response_timeout,
             Cancellation::After(wait) => wait,
             Cancellation::WhileSending(_) | Cancellation::AfterSending => {
@@ -313,7 +324,7 @@ impl LedgerClient {
                 Some((call.classify(&answer), answer.close))
             }
             Ok(Err(_)) => None,
-            Err(_) if matches!(leave, Cancellation::Never) => return (ItemOutcome::Lost, unasked),
+            Err(_) if matches!(cancellation, Cancellation::Never) => return (ItemOutcome::Lost, unasked),
             Err(_) => {
                 close_connection(conn, reset);
                 return (ItemOutcome::Cancelled, unasked);
@@ -329,6 +340,7 @@ impl LedgerClient {
     }
 }
 
+/// Closes a connection, with a TCP reset if `reset` is set.
 fn close_connection(conn: HttpConnection, reset: bool) {
     if reset {
         conn.reset();

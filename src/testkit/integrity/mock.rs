@@ -32,7 +32,7 @@ use crate::item::splitmix64;
 use crate::server::SimulatedModel;
 
 /// Delay after a failed accept or bind.
-const PAUSE: Duration = Duration::from_millis(1);
+const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// Configuration of the ledger's upstream.
 #[derive(Debug, Clone)]
@@ -79,24 +79,28 @@ pub struct LedgerMock {
     accept: tokio::task::JoinHandle<()>,
 }
 
+/// State of the upstream, which the clients of the run share.
 #[derive(Debug)]
 pub(super) struct MockState {
     config: MockConfig,
+    /// Key of the checksums in the nonces and of the random draws, derived from the seed.
     pub(super) key: u64,
     pub(super) records: ItemRecords,
     /// Number of client items that have an outcome.
     pub(super) done: AtomicU64,
     model: SimulatedModel,
+    /// Settings that a test changes while the upstream runs.
     changes: MockSettings,
-    deck: FaultSequence,
+    fault_sequence: FaultSequence,
     /// Number of calls that could have met a fault, which is the index of the next draw.
     drawn: AtomicU64,
     /// Number of calls that met a fault.
     faults: AtomicU64,
+    /// Number of faults by kind, in the order of `Fault::VARIANTS`.
     by_kind: [AtomicU64; Fault::VARIANTS.len()],
     /// Number of calls that arrived and are not answered.
     open: AtomicU64,
-    /// Closes the listener for a short time.
+    /// Notified to close the listener for a short time.
     refuse: Notify,
 }
 
@@ -155,7 +159,7 @@ impl LedgerMock {
             done: AtomicU64::new(0),
             model: SimulatedModel::new(config.base, config.per_item, config.slots, usize::MAX),
             changes: MockSettings::new(),
-            deck: FaultSequence::new(config.seed),
+            fault_sequence: FaultSequence::new(config.seed),
             drawn: AtomicU64::new(0),
             faults: AtomicU64::new(0),
             by_kind: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -210,7 +214,7 @@ async fn accept(listener: TcpListener, addr: SocketAddr, shared: Arc<MockState>)
     let mut listener = Some(listener);
     loop {
         let Some(listening) = &listener else {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RETRY_DELAY).await;
             listener = TcpListener::bind(addr).await.ok();
             continue;
         };
@@ -219,7 +223,7 @@ async fn accept(listener: TcpListener, addr: SocketAddr, shared: Arc<MockState>)
                 Ok(conn) => {
                     connections.spawn(serve(conn, Arc::clone(&shared)));
                 }
-                Err(_) => tokio::time::sleep(PAUSE).await,
+                Err(_) => tokio::time::sleep(RETRY_DELAY).await,
             },
             () = shared.refuse.notified() => {
                 listener = None;
@@ -269,13 +273,15 @@ impl MockState {
         self.changes.enough.load(Ordering::Relaxed)
     }
 
+    /// Returns the number of calls that have not been answered.
     pub(super) fn upstream_open(&self) -> u64 {
         self.open.load(Ordering::Acquire)
     }
 
+    /// Returns the number of injected faults, by the name of their kind.
     pub(super) fn faults(&self) -> Vec<(&'static str, u64)> {
-        let drawn = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Fault::VARIANTS.iter().zip(&self.by_kind).map(|(fault, count)| (fault.name(), drawn(count))).collect()
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Fault::VARIANTS.iter().zip(&self.by_kind).map(|(fault, count)| (fault.name(), get(count))).collect()
     }
 
     /// Parses a call and enters it into the records.
@@ -304,8 +310,9 @@ impl MockState {
         UpstreamCall { form, items, close: request.close, members, release: self.release(), too_large }
     }
 
+    /// Responds to a call: with a refusal, an error for a poison item, a fault, or the result.
     async fn answer(&self, call: &UpstreamCall, mut conn: HttpConnection) -> io::Result<AfterResponse> {
-        if let Some(refusal) = self.changes.lists().filter(|_| call.members > 1) {
+        if let Some(refusal) = self.changes.shared_refusal().filter(|_| call.members > 1) {
             return act::refuse(refusal, call, self.config.silence_max, conn).await;
         }
         if call.too_large {
@@ -328,7 +335,7 @@ impl MockState {
         let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
         let mut rng = SmallRng::seed_from_u64(self.key ^ splitmix64(drawn));
         if rng.random_bool(self.config.fault_share.clamp(0.0, 1.0)) {
-            let fault = self.deck.fault_at(self.faults.fetch_add(1, Ordering::Relaxed));
+            let fault = self.fault_sequence.fault_at(self.faults.fetch_add(1, Ordering::Relaxed));
             // Behind a proxy, an unsolicited response to a call that arrived alone proves nothing,
             // see `MockConfig::unsolicited_unbatched`. It is replaced by a harmless response.
             let harmless =
@@ -347,6 +354,7 @@ impl MockState {
         Ok(AfterResponse::Keep(conn))
     }
 
+    /// Waits until the simulated model has executed the call.
     async fn compute(&self, call: &UpstreamCall) -> io::Result<()> {
         self.model.run(call.items.len()).await.map_err(|not_run| io::Error::other(format!("{not_run:?}")))
     }

@@ -37,6 +37,7 @@ pub(super) enum CallForm {
 pub(super) struct LedgerItem {
     pub(super) client: usize,
     pub(super) call: u64,
+    /// Index of the item in its call.
     pub(super) place: usize,
     pub(super) tenant: usize,
     pub(super) form: CallForm,
@@ -81,6 +82,7 @@ impl LedgerItem {
             | u64::from(self.poison)
     }
 
+    /// Decodes an item; `None` if bits are set that no item sets.
     fn decode(head: u64) -> Option<Self> {
         let field = |shift: u32, bits: u32| usize::try_from((head >> shift) & ((1 << bits) - 1)).unwrap_or_default();
         let item = Self {
@@ -94,9 +96,10 @@ impl LedgerItem {
         (item.head() == head).then_some(item)
     }
 
+    /// Returns the nonce of the item in the run with this key.
     pub(super) fn nonce(self, key: u64) -> ItemToken {
         let head = self.head();
-        ItemToken(u128::from(head) << 64 | u128::from(mark(head, key)))
+        ItemToken(u128::from(head) << 64 | u128::from(checksum(head, key)))
     }
 }
 
@@ -111,7 +114,7 @@ impl ItemToken {
         }
         let word = u128::from_str_radix(text, 16).ok()?;
         let head = u64::try_from(word >> 64).ok()?;
-        (u128::from(mark(head, key)) == word & u128::from(u64::MAX)).then_some(())?;
+        (u128::from(checksum(head, key)) == word & u128::from(u64::MAX)).then_some(())?;
         Some((Self(word), LedgerItem::decode(head)?))
     }
 
@@ -131,7 +134,9 @@ impl fmt::Display for ItemToken {
     }
 }
 
-fn mark(head: u64, key: u64) -> u64 {
+/// Returns the keyed checksum of an encoded item. It detects damage and foreign items, and is not
+/// cryptographic.
+fn checksum(head: u64, key: u64) -> u64 {
     splitmix64(splitmix64(head ^ key).wrapping_add(key))
 }
 

@@ -49,6 +49,7 @@ pub(super) struct ArrivalCounts {
     pub(super) items_max: AtomicU64,
 }
 
+/// The most recent calls of one client. Call `n` is in entry `n % CALLS_KEPT`.
 #[derive(Debug, Clone, Copy, Default)]
 struct CallRing {
     calls: [CallRecord; CALLS_KEPT],
@@ -60,10 +61,12 @@ struct CallRecord {
     call: u64,
     items: usize,
     state: CallState,
+    /// `true` if an upstream call with items of other client calls contained it.
     shared: bool,
     /// Maximum number of times that each item may arrive, derived from the largest upstream call
     /// that contained it.
     allowed: u32,
+    /// Number of times that each item arrived.
     sent: [u32; ITEMS_MAX],
 }
 
@@ -71,7 +74,9 @@ struct CallRecord {
 enum CallState {
     #[default]
     Open,
+    /// Ended with the correct 200 response.
     Answered,
+    /// Ended in another way.
     Ended,
 }
 
@@ -105,22 +110,22 @@ impl ItemRecords {
     /// Records the arrival of an upstream call with these items. Returns the number of client calls
     /// that it contains.
     pub(super) fn on_arrival(&self, items: &[LedgerItem]) -> usize {
-        let whose = |item: &LedgerItem| (item.client, item.call);
-        let members = items.chunk_by(|a, b| whose(a) == whose(b)).count();
+        let call_of = |item: &LedgerItem| (item.client, item.call);
+        let members = items.chunk_by(|a, b| call_of(a) == call_of(b)).count();
         add(&self.counts.calls, 1);
         add(&self.counts.items, items.len());
         self.counts.items_max.fetch_max(items.len() as u64, Ordering::Relaxed);
-        let mut torn = false;
-        for call in items.chunk_by(|a, b| whose(a) == whose(b)) {
-            torn |= !self.record_client_call(call, (members, items.len()));
+        let mut is_partial = false;
+        for call in items.chunk_by(|a, b| call_of(a) == call_of(b)) {
+            is_partial |= !self.record_client_call(call, (members, items.len()));
         }
-        add(&self.counts.partial_calls, usize::from(torn));
+        add(&self.counts.partial_calls, usize::from(is_partial));
         members
     }
 
-    /// Records the items of one client call. Returns `true` if they are in order and complete, or a part
-    /// where calls may be divided.
-    /// `members` and `batch_items`: numbers of client calls and of items in the upstream call.
+    /// Records the items of one client call. `members` and `batch_items` are the numbers of client
+    /// calls and of items in the upstream call. Returns `true` if the items are consecutive, and
+    /// are all items of the call unless calls may be divided.
     fn record_client_call(&self, items: &[LedgerItem], (members, batch_items): (usize, usize)) -> bool {
         let Some(first) = items.first() else { return true };
         let counts = &self.counts;
@@ -150,8 +155,8 @@ impl ItemRecords {
                 add(&counts.replayed_too_often, usize::from(*sent > entry.allowed));
             }
         }
-        let is_run = items.iter().enumerate().all(|(offset, item)| item.place == first.place + offset);
-        is_run && (self.divides || items.len() == entry.items)
+        let is_consecutive = items.iter().enumerate().all(|(offset, item)| item.place == first.place + offset);
+        is_consecutive && (self.divides || items.len() == entry.items)
     }
 
     fn ring(&self, client: usize) -> Option<MutexGuard<'_, CallRing>> {
@@ -245,6 +250,7 @@ mod tests {
         records.on_arrival(&items(0, 0, 3).into_iter().rev().collect::<Vec<_>>());
         assert_eq!(get(&records.counts.partial_calls), 2);
     }
+
     #[test]
     fn a_part_of_a_divided_call_is_a_run_of_its_items() {
         let records = ItemRecords::new(1, true);

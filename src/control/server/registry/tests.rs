@@ -6,9 +6,9 @@ use super::*;
 use crate::wire::{SidecarConfig, SidecarEvent, SidecarReport};
 
 #[derive(Default)]
-struct RecordingHub(Mutex<Vec<String>>);
+struct RecordingHandler(Mutex<Vec<String>>);
 
-impl ControllerStreamHandler for RecordingHub {
+impl ControllerStreamHandler for RecordingHandler {
     fn on_open(&self, streams: &StreamRegistry, pod: &Arc<PodIdentity>, _: &Hello) {
         assert!(streams.push(&pod.uid, &EncodedPush::config(SidecarConfig::default()).unwrap()), "it may push at once");
         self.0.lock().unwrap().push(format!("+{}", pod.uid));
@@ -31,9 +31,9 @@ impl Authenticate for RejectAll {
     }
 }
 
-fn streams(limits: ServerLimits) -> (StreamRegistry, Arc<RecordingHub>) {
-    let hub = Arc::new(RecordingHub::default());
-    (StreamRegistry::new(limits, Clock::start(), Arc::new(RejectAll), hub.clone()), hub)
+fn streams(limits: ServerLimits) -> (StreamRegistry, Arc<RecordingHandler>) {
+    let handler = Arc::new(RecordingHandler::default());
+    (StreamRegistry::new(limits, Clock::start(), Arc::new(RejectAll), handler.clone()), handler)
 }
 
 const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
@@ -44,14 +44,14 @@ fn pod(uid: &str) -> Arc<PodIdentity> {
 
 #[test]
 fn a_second_stream_of_a_pod_takes_the_place_of_the_first() {
-    let (streams, hub) = streams(ServerLimits::default());
+    let (streams, handler) = streams(ServerLimits::default());
     let (first, second) = (streams.0.add_connection(PEER).unwrap(), streams.0.add_connection(PEER).unwrap());
     streams.0.open(&first, &pod("a"), &Hello::default());
     streams.0.open(&second, &pod("a"), &Hello::default());
     streams.0.close(&first, &pod("a"));
     assert_eq!((streams.len(), streams.count(StreamEvent::Replaced)), (1, 1));
     streams.0.close(&second, &pod("a"));
-    assert_eq!(*hub.0.lock().unwrap(), ["+a", "+a", "-a"], "a replaced stream is not reported as closed");
+    assert_eq!(*handler.0.lock().unwrap(), ["+a", "+a", "-a"], "a replaced stream is not reported as closed");
     assert!(streams.is_empty() && !streams.push("a", &EncodedPush::config(SidecarConfig::default()).unwrap()));
 }
 
@@ -100,9 +100,9 @@ fn acknowledgements_survive_a_disconnect_and_expire_after_the_time_to_live() {
 async fn a_silent_or_unread_connection_is_dropped() {
     let limits = ServerLimits::default();
     let (streams, _) = streams(limits.clone());
-    let dies = |line: &Arc<Connection>| {
+    let dies = |connection: &Arc<Connection>| {
         let task = tokio::spawn(std::future::pending::<()>());
-        line.set_task(task.abort_handle());
+        connection.set_task(task.abort_handle());
         async { task.await.unwrap_err().is_cancelled() }
     };
     let (mute, idle, slow) = (

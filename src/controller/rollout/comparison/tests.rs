@@ -73,17 +73,17 @@ fn a_latency_threshold_is_found_with_few_calls_and_follows_the_control_arm() {
             &RegressionThresholds::default(),
             SIDE,
         );
-        drawn.push(comparison.line.p99().is_some());
+        drawn.push(comparison.threshold.p99().is_some());
     }
     assert!(drawn.iter().skip(25).all(|drawn| *drawn), "{drawn:?}");
     assert!(comparison.latency_looks() >= 30, "{}", comparison.latency_looks());
     // The threshold follows the control arm, which is three times as slow from here on.
-    let before = comparison.line.p99().unwrap();
+    let before = comparison.threshold.p99().unwrap();
     for _ in 0..60 {
         let control = counts(&mut draw, 40, (3.0, 0.0), (1, 1.0));
         comparison.evaluate(&control, &ArmCounts::default(), &RegressionThresholds::default(), SIDE);
     }
-    assert!(comparison.line.p99().unwrap() > 2 * before);
+    assert!(comparison.threshold.p99().unwrap() > 2 * before);
 }
 
 #[test]

@@ -22,14 +22,15 @@ impl Rollout<'_> {
     }
 
     /// Adds the counts of each pod to the arm that it served, unless the counts may include calls
-    /// of another arm. `turns` is the length of a switchback period, if pods alternate.
-    pub(super) fn add_counts(&mut self, turns: Option<u64>) {
-        let settle = turns.map_or(SETTLE, washout);
+    /// of another arm. `period` is the length of a switchback period in seconds, if pods alternate
+    /// between the arms.
+    pub(super) fn add_counts(&mut self, period: Option<u64>) {
+        let settle = period.map_or(SETTLE, washout);
         for pod in self.pods {
-            let clear =
+            let is_unmixed =
                 pod.from >= UnixSeconds(pod.in_force_since.0.saturating_add(settle)) && pod.from >= self.state.since;
-            let of = |arm: &&mut ArmState| pod.profile.as_deref() == Some(arm.profile.as_str());
-            if let Some(arm) = self.state.arms.iter_mut().find(of).filter(|_| clear) {
+            let is_served = |arm: &&mut ArmState| pod.profile.as_deref() == Some(arm.profile.as_str());
+            if let Some(arm) = self.state.arms.iter_mut().find(is_served).filter(|_| is_unmixed) {
                 arm.samples = arm.samples.saturating_add(pod.counts.calls());
                 arm.errors = arm.errors.saturating_add(pod.counts.errors);
                 arm.counts.add(&pod.counts);
@@ -38,18 +39,18 @@ impl Rollout<'_> {
         }
     }
 
-    /// Returns the findings about arms that are not stopped, regressions first. Between two
-    /// evaluations only jumps are found. In a switchback experiment an evaluation waits until every
-    /// arm has calls.
-    pub(super) fn compare_arms(&mut self, turns: bool) -> Vec<(usize, ComparisonResult)> {
-        let all = || self.state.arms.iter().filter(|arm| !arm.stopped).all(|arm| arm.since_look.calls() > 0);
-        let due = self.now.since(self.state.looked) >= self.plan.analysis.interval && (!turns || all());
+    /// Returns the findings about arms that are not stopped, with their indices, regressions first.
+    /// The full evaluation takes place once per interval of the analysis; in between, only jumps
+    /// are found. In a switchback experiment the evaluation waits until every arm has calls.
+    pub(super) fn compare_arms(&mut self, switchback: bool) -> Vec<(usize, ComparisonResult)> {
+        let all_have_calls = || self.state.arms.iter().filter(|arm| !arm.stopped).all(|arm| arm.since_look.calls() > 0);
+        let due = self.now.since(self.state.looked) >= self.plan.analysis.interval && (!switchback || all_have_calls());
         let mut found = Vec::new();
         let Some((control, others)) = self.state.arms.split_first_mut() else { return found };
-        let beside = ComparisonDesign { candidates: others.len(), turns };
+        let design = ComparisonDesign { candidates: others.len(), turns: switchback };
         for (at, arm) in others.iter_mut().enumerate().filter(|(_, arm)| !arm.stopped) {
             let finding = if due {
-                arm.comparison.evaluate(&control.since_look, &arm.since_look, &self.plan.analysis, beside)
+                arm.comparison.evaluate(&control.since_look, &arm.since_look, &self.plan.analysis, design)
             } else {
                 arm.comparison.check_jump(&control.since_look, &arm.since_look)
             };
@@ -65,16 +66,17 @@ impl Rollout<'_> {
         found
     }
 
-    /// Returns the assignment of every pod while arms are compared.
-    pub(super) fn assign_to_arms(&mut self, weights: &[u32], period: u64, switchback: bool) -> Vec<Assignment> {
+    /// Returns the assignment of every pod while arms are compared. `period` is the length of a
+    /// switchback period in seconds; `requested` is `true` if the plan requires a switchback.
+    pub(super) fn assign_to_arms(&mut self, weights: &[u32], period: u64, requested: bool) -> Vec<Assignment> {
         let names: Vec<String> = self.state.arms.iter().map(|arm| arm.profile.clone()).collect();
         let weighted: Vec<(&str, u32)> = names.iter().map(String::as_str).zip(weights.iter().copied()).collect();
         // The salt is derived from the compared profiles, so that other arms lead to an independent
         // assignment.
         let salt = names.join(" ");
         let uids: Vec<&str> = self.pods.iter().map(|pod| pod.uid.as_str()).collect();
-        let turns = self.is_switchback(weights, switchback);
-        let given = if turns {
+        let switchback = self.is_switchback(weights, requested);
+        let arm_of_pod = if switchback {
             // Periods are counted from a fixed origin, so that a new canary step does not restart
             // the period of every pod.
             let clock = (UnixSeconds(0), self.now);
@@ -83,16 +85,17 @@ impl Rollout<'_> {
             assign_arms(&uids, &salt, &weighted)
         };
         for (at, arm) in self.state.arms.iter_mut().enumerate() {
-            arm.pods = u32::try_from(given.iter().filter(|own| **own == at).count()).unwrap_or(u32::MAX);
+            arm.pods = u32::try_from(arm_of_pod.iter().filter(|own| **own == at).count()).unwrap_or(u32::MAX);
         }
-        let place = |arm: &usize| Assignment {
+        let assignment = |arm: &usize| Assignment {
             profile: names.get(*arm).cloned().unwrap_or_default(),
             // In a switchback experiment every pod serves the control arm at times.
-            frozen: *arm == 0 || turns,
+            frozen: *arm == 0 || switchback,
         };
-        given.iter().map(place).collect()
+        arm_of_pod.iter().map(assignment).collect()
     }
 
+    /// Assigns one profile to every pod.
     pub(super) fn assign_all(&mut self, profile: &str) -> Vec<Assignment> {
         let pods = u32::try_from(self.pods.len()).unwrap_or(u32::MAX);
         self.state.arms.iter_mut().for_each(|arm| arm.pods = if arm.profile == profile { pods } else { 0 });

@@ -14,6 +14,7 @@ const CANARY_LOOKS: u32 = 3;
 // === impl Rollout ===
 
 impl Rollout<'_> {
+    /// Starts the first step.
     pub(super) fn begin_canary(&mut self, current: &str, desired: &str, steps: &[CanaryStep]) {
         let percent = steps.first().map_or(100, |step| step.percent);
         let message = format!("{percent}% of the pods get {desired}, the others keep {current}");
@@ -32,14 +33,17 @@ impl Rollout<'_> {
         self.emit_event(false, "RolloutStarted", message);
     }
 
+    /// Evaluates the current step and returns the assignment of every pod.
     pub(super) fn evaluate_canary(&mut self, current: &str, desired: &str, steps: &[CanaryStep]) -> Vec<Assignment> {
-        let turns = self.is_switchback(&self.weights(steps), false);
-        self.add_counts(turns.then_some(CanaryStep::PERIOD));
+        let switchback = self.is_switchback(&self.weights(steps), false);
+        self.add_counts(switchback.then_some(CanaryStep::PERIOD));
         if self.state.phase == Phase::Progressing {
-            if let Some((_, ComparisonResult::Worse { word, detail })) = self.compare_arms(turns).into_iter().next() {
-                return self.on_regression(current, word.as_str(), &detail, steps);
+            if let Some((_, ComparisonResult::Worse { word: reason, detail })) =
+                self.compare_arms(switchback).into_iter().next()
+            {
+                return self.on_regression(current, reason.as_str(), &detail, steps);
             }
-            if let Some(assignments) = self.advance_step(desired, steps, turns) {
+            if let Some(assignments) = self.advance_step(desired, steps, switchback) {
                 return assignments;
             }
         }
@@ -54,14 +58,14 @@ impl Rollout<'_> {
     }
 
     /// Advances to the next step if the hold of this one is over and enough was measured.
-    fn advance_step(&mut self, desired: &str, steps: &[CanaryStep], turns: bool) -> Option<Vec<Assignment>> {
+    fn advance_step(&mut self, desired: &str, steps: &[CanaryStep], switchback: bool) -> Option<Vec<Assignment>> {
         let hold = steps.get(self.state.step).map_or(0, |step| step.hold);
         if self.now.since(self.state.since) < hold {
             return None;
         }
         // A step without a control arm has no comparison to wait for, so only its hold applies.
         let without_control = self.weights(steps).first() == Some(&0);
-        if !without_control && self.must_wait(turns) {
+        if !without_control && self.must_wait(switchback) {
             return None;
         }
         self.state.step += 1;
@@ -85,7 +89,7 @@ impl Rollout<'_> {
     }
 
     /// Returns `true` if there are too few measurements for the next step, and records the reason.
-    fn must_wait(&mut self, turns: bool) -> bool {
+    fn must_wait(&mut self, switchback: bool) -> bool {
         let fewest = self.state.arms.iter().map(|arm| arm.samples).min().unwrap_or(0);
         if fewest < CANARY_SAMPLES {
             "WaitingForCalls".clone_into(&mut self.state.reason);
@@ -94,7 +98,7 @@ impl Rollout<'_> {
             return true;
         }
         let looks = self.state.arms.get(1).map_or(0, |arm| arm.comparison.looks());
-        let needed = if turns { SWITCHBACK_EVALUATIONS_MIN } else { CANARY_LOOKS };
+        let needed = if switchback { SWITCHBACK_EVALUATIONS_MIN } else { CANARY_LOOKS };
         if looks < needed {
             "WaitingForLooks".clone_into(&mut self.state.reason);
             self.state.message = format!("compared {looks} times, {needed} are needed before the next step");
@@ -114,22 +118,23 @@ impl Rollout<'_> {
         false
     }
 
+    /// Rolls the candidate back or pauses the rollout, as the policy specifies.
     fn on_regression(
         &mut self,
         current: &str,
-        word: &'static str,
+        reason: &'static str,
         detail: &str,
         steps: &[CanaryStep],
     ) -> Vec<Assignment> {
         let arm = self.state.arms.get(1).cloned().unwrap_or_default();
-        self.record_verdict(&arm, ComparisonOutcome::Worse, word, detail.to_owned());
+        self.record_verdict(&arm, ComparisonOutcome::Worse, reason, detail.to_owned());
         match self.plan.on_failure {
             OnFailure::Rollback => {
-                self.roll_back(detail, word);
+                self.roll_back(detail, reason);
                 self.assign_all(current)
             }
             OnFailure::Pause => {
-                self.pause(detail, word);
+                self.pause(detail, reason);
                 self.assign_to_arms(&self.weights(steps), CanaryStep::PERIOD, false)
             }
         }

@@ -17,25 +17,31 @@ const INCONCLUSIVE: &str = "Inconclusive";
 // === impl Rollout ===
 
 impl Rollout<'_> {
+    /// Evaluates the experiment and returns the assignment of every pod.
     pub(super) fn evaluate_experiment(&mut self, experiment: &ExperimentPlan) -> Vec<Assignment> {
-        let same = self.state.arms.iter().map(|arm| &arm.profile).eq(experiment.arms.iter().map(|arm| &arm.profile));
-        let over = [WON, KEPT, INCONCLUSIVE].contains(&self.state.reason.as_str());
+        let same_arms =
+            self.state.arms.iter().map(|arm| &arm.profile).eq(experiment.arms.iter().map(|arm| &arm.profile));
+        let is_over = [WON, KEPT, INCONCLUSIVE].contains(&self.state.reason.as_str());
         let control = experiment.arms.first().map(|arm| arm.profile.clone()).unwrap_or_default();
         match self.state.phase {
-            Phase::Promoted | Phase::RolledBack if same && over => {
+            // The experiment has ended. Its result stays in force.
+            Phase::Promoted | Phase::RolledBack if same_arms && is_over => {
                 let current = self.state.current.clone().unwrap_or(control);
                 return self.assign_all(&current);
             }
-            Phase::Progressing | Phase::Paused if same && self.state.candidate.is_none() => {}
+            // The experiment is running. A canary with the same profiles has a candidate instead.
+            Phase::Progressing | Phase::Paused if same_arms && self.state.candidate.is_none() => {}
             _ => self.begin_experiment(experiment, &control),
         }
-        let turns = self.is_switchback(&self.live_weights(experiment), experiment.switchback);
-        self.add_counts(turns.then_some(experiment.period));
+        let switchback = self.is_switchback(&self.live_weights(experiment), experiment.switchback);
+        self.add_counts(switchback.then_some(experiment.period));
+        // `onFailure` was changed while the experiment was paused: it continues, and the next
+        // evaluation that finds the regression again stops the arm.
         if self.state.phase == Phase::Paused && self.plan.on_failure == OnFailure::Rollback {
             self.state.phase = Phase::Progressing;
         }
         if self.state.phase == Phase::Progressing {
-            for (at, finding) in self.compare_arms(turns) {
+            for (at, finding) in self.compare_arms(switchback) {
                 // A regression found before may have paused the experiment, which then has no
                 // winner.
                 if self.state.phase != Phase::Progressing {
@@ -48,7 +54,7 @@ impl Rollout<'_> {
             if let Some(profile) = self.conclude(experiment, &control) {
                 return self.assign_all(&profile);
             }
-            self.report_progress(experiment, &control, turns);
+            self.report_progress(experiment, &control, switchback);
         }
         self.assign_to_arms(&self.live_weights(experiment), experiment.period, experiment.switchback)
     }
@@ -59,6 +65,7 @@ impl Rollout<'_> {
         self.state.arms.iter().zip(&experiment.arms).map(weight).collect()
     }
 
+    /// Starts the experiment with its first arm, the control arm, in force.
     fn begin_experiment(&mut self, experiment: &ExperimentPlan, control: &str) {
         let before = self.state.current.take().filter(|before| before != control);
         let others: Vec<&str> = experiment.arms.iter().skip(1).map(|arm| arm.profile.as_str()).collect();
@@ -79,7 +86,7 @@ impl Rollout<'_> {
     }
 
     /// Records the progress of the experiment, and the condition that it waits for.
-    fn report_progress(&mut self, experiment: &ExperimentPlan, control: &str, turns: bool) {
+    fn report_progress(&mut self, experiment: &ExperimentPlan, control: &str, switchback: bool) {
         let live = self.state.arms.iter().filter(|arm| !arm.stopped);
         let Some(fewest) = live.min_by_key(|arm| arm.samples).filter(|_| self.state.phase == Phase::Progressing) else {
             return;
@@ -88,7 +95,7 @@ impl Rollout<'_> {
         if most == 0 {
             return;
         }
-        let (reason, message) = if fewest.samples == 0 && most >= experiment.samples_min && !turns {
+        let (reason, message) = if fewest.samples == 0 && most >= experiment.samples_min && !switchback {
             (
                 "WaitingForCalls",
                 format!(

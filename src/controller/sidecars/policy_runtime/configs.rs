@@ -29,27 +29,29 @@ impl PolicyRuntime {
     /// Builds the configuration of every pod.
     pub(super) fn build_configs(
         &self,
-        view: &Inputs<'_>,
+        inputs: &Inputs<'_>,
         registry: &SidecarRegistry,
-        places: &BTreeMap<String, String>,
+        profiles: &BTreeMap<String, String>,
         outputs: &mut Outputs,
     ) {
-        let mut builder = ConfigBuilder::new(Some(&view.policy.meta), view.spec, view.default_mode);
-        let specs = self.look_up_profiles(view, places);
+        let mut builder = ConfigBuilder::new(Some(&inputs.policy.meta), inputs.spec, inputs.default_mode);
+        let specs = self.look_up_profiles(inputs, profiles);
         let found = |name: &str| specs.get(name).and_then(Option::as_ref);
         let base = self.rollout.current.as_deref().and_then(|name| Some((name, found(name)?)));
         let is_trial = matches!(self.rollout.phase, Phase::Progressing | Phase::Paused);
         let mut bounds: BTreeMap<&str, Option<TuningBounds>> = BTreeMap::new();
         let mut large = None;
-        for (pod, machine) in &view.pods {
+        for (pod, machine) in &inputs.pods {
             let uid = pod.meta.uid.as_str();
-            let Some(place) = places.get(uid) else { continue };
+            let Some(name) = profiles.get(uid) else { continue };
             // If its profile was deleted, a pod keeps the one in force.
-            let Some(profile) = found(place).map(|spec| (place.as_str(), spec)).or(base) else { continue };
+            let Some(profile) = found(name).map(|spec| (name.as_str(), spec)).or(base) else {
+                continue;
+            };
             let configured = ConfiguredPod { uid, machine, profile, sidecar: registry.get(uid) };
             let given = assign_profiles(&configured, base.filter(|_| is_trial));
             let start = self.initial_state_of(&configured);
-            let settings = self.settings_to_push(view, &configured, start.as_ref(), &mut bounds);
+            let settings = self.settings_to_push(inputs, &configured, start.as_ref(), &mut bounds);
             match builder.build(&pod.annotations, given, settings) {
                 Ok(pushed) => drop(outputs.configs.insert(uid.to_owned(), (pushed, start))),
                 Err(error) => large = Some(error.to_string()),
@@ -57,19 +59,23 @@ impl PolicyRuntime {
         }
         if let Some(reason) = large {
             let note = format!("cannot push the policy to sidecars: {reason}");
-            outputs.notices.push(EventNotice::warning(EventTarget::policy(&view.policy.meta), "PolicyTooLarge", note));
+            outputs.notices.push(EventNotice::warning(
+                EventTarget::policy(&inputs.policy.meta),
+                "PolicyTooLarge",
+                note,
+            ));
         }
     }
 
     /// Returns the profiles of the pods and the one in force; `None` for one that does not exist.
     fn look_up_profiles<'a>(
         &'a self,
-        view: &Inputs<'_>,
-        places: &'a BTreeMap<String, String>,
+        inputs: &Inputs<'_>,
+        profiles: &'a BTreeMap<String, String>,
     ) -> BTreeMap<&'a str, Option<BatchProfileSpec>> {
         let mut specs = BTreeMap::new();
-        for name in places.values().map(String::as_str).chain(self.rollout.current.as_deref()) {
-            specs.entry(name).or_insert_with(|| (view.profile)(name));
+        for name in profiles.values().map(String::as_str).chain(self.rollout.current.as_deref()) {
+            specs.entry(name).or_insert_with(|| (inputs.profile)(name));
         }
         specs
     }
@@ -83,7 +89,7 @@ impl PolicyRuntime {
     /// Returns the settings of a pod, within the bounds of its profile, which are computed once.
     fn settings_to_push<'a>(
         &self,
-        view: &Inputs<'_>,
+        inputs: &Inputs<'_>,
         pod: &ConfiguredPod<'a>,
         start: Option<&InitialState>,
         bounds: &mut BTreeMap<&'a str, Option<TuningBounds>>,
@@ -93,10 +99,10 @@ impl PolicyRuntime {
             Some(found) if found.group.profile == name => return found.proposal.pushed,
             // The proposal still refers to the profile that the pod runs at present.
             Some(found) => found.proposal.pushed,
-            None if view.tuning_interval.is_none() => return TunedSettings::default(),
-            None => self.settings_before_tuning(view, pod, start),
+            None if inputs.tuning_interval.is_none() => return TunedSettings::default(),
+            None => self.settings_before_tuning(inputs, pod, start),
         };
-        let under = || Some(TuningLimits::of(view, spec.clone())?.bounds);
+        let under = || Some(TuningLimits::of(inputs, spec.clone())?.bounds);
         let bounds = bounds.entry(name).or_insert_with(under);
         bounds.as_ref().map_or_else(TunedSettings::default, |bounds| bounds.initial_settings(first))
     }
@@ -106,13 +112,13 @@ impl PolicyRuntime {
     /// the last learned ones.
     fn settings_before_tuning(
         &self,
-        view: &Inputs<'_>,
+        inputs: &Inputs<'_>,
         pod: &ConfiguredPod<'_>,
         start: Option<&InitialState>,
     ) -> TunedSettings {
         let in_force = pod.sidecar.and_then(|sidecar| sidecar.in_force.as_ref());
-        let own = in_force.filter(|now| now.source == view.policy.meta.uid).map(|now| from_wire(&now.settings));
-        let of_group = || self.tuner.settings(&group_of(view, pod.profile.0, (pod.uid, pod.machine)));
+        let own = in_force.filter(|now| now.source == inputs.policy.meta.uid).map(|now| from_wire(&now.settings));
+        let of_group = || self.tuner.settings(&group_of(inputs, pod.profile.0, (pod.uid, pod.machine)));
         let learned = || start.map(|start| start.settings);
         own.or_else(of_group).or_else(learned).unwrap_or_default()
     }
@@ -131,9 +137,9 @@ fn assign_profiles<'a>(pod: &ConfiguredPod<'a>, base: Option<KnownProfile<'a>>) 
 
 /// Returns the group of pods with common settings for a pod that the slow loop has not evaluated
 /// yet.
-fn group_of(view: &Inputs<'_>, profile: &str, (uid, machine): (&str, &str)) -> GroupKey {
+fn group_of(inputs: &Inputs<'_>, profile: &str, (uid, machine): (&str, &str)) -> GroupKey {
     let granularity =
-        view.spec.tuning.as_ref().and_then(|tuning| tuning.granularity.as_ref()).and_then(OpenEnum::as_known);
+        inputs.spec.tuning.as_ref().and_then(|tuning| tuning.granularity.as_ref()).and_then(OpenEnum::as_known);
     let granularity = granularity.map(TuningGranularity::from).unwrap_or_default();
     GroupKey::new(granularity, profile, (uid, machine))
 }

@@ -34,15 +34,15 @@ struct PodObservations {
 
 impl TuningLimits {
     /// Returns `None` if the policy cannot be parsed, which its condition reports.
-    pub(super) fn of(view: &Inputs<'_>, profile: BatchProfileSpec) -> Option<Self> {
-        let spec = BatchPolicySpec { limits: profile.limits, scheduling: profile.scheduling, ..view.spec.clone() };
-        let text = crate::injector::runtime_config(spec, &BTreeMap::new(), view.default_mode).to_string();
-        let loaded = config::load(&text, &view.policy.meta.key.name).ok()?;
+    pub(super) fn of(inputs: &Inputs<'_>, profile: BatchProfileSpec) -> Option<Self> {
+        let spec = BatchPolicySpec { limits: profile.limits, scheduling: profile.scheduling, ..inputs.spec.clone() };
+        let text = crate::injector::runtime_config(spec, &BTreeMap::new(), inputs.default_mode).to_string();
+        let loaded = config::load(&text, &inputs.policy.meta.key.name).ok()?;
         let policy = config::build(Some(&loaded), &Overrides::default(), &MachineLimits::default()).ok()?;
-        let promise = (slo(view.spec), view.spec.has_latency_target());
+        let promise = (slo(inputs.spec), inputs.spec.has_latency_target());
         let scheduling = &policy.scheduling;
         Some(Self {
-            bounds: TuningBounds::new(view.spec.tuning.as_ref(), promise, &policy.limits),
+            bounds: TuningBounds::new(inputs.spec.tuning.as_ref(), promise, &policy.limits),
             slots_by_hand: (scheduling.policy != SchedulingPolicy::Adaptive).then_some(scheduling.slots),
         })
     }
@@ -52,45 +52,45 @@ impl TuningLimits {
 
 impl PolicyRuntime {
     /// Runs the slow loop, within the policy's bounds for the profile that each pod runs.
-    pub(super) fn tune(&mut self, view: &Inputs<'_>, registry: &mut SidecarRegistry, outputs: &mut Outputs) {
-        let requested = view.requested.and_then(|requested| (view.profile)(requested)).unwrap_or_default();
-        let Some(requested) = TuningLimits::of(view, requested) else { return };
-        let PodObservations { reports, profiles, learned } = self.observe_pods(view, registry, &requested);
+    pub(super) fn tune(&mut self, inputs: &Inputs<'_>, registry: &mut SidecarRegistry, outputs: &mut Outputs) {
+        let requested = inputs.requested.and_then(|requested| (inputs.profile)(requested)).unwrap_or_default();
+        let Some(requested) = TuningLimits::of(inputs, requested) else { return };
+        let PodObservations { reports, profiles, learned } = self.observe_pods(inputs, registry, &requested);
         let before = std::mem::take(&mut self.proposals);
         let bounds = |profile: &str| profiles.get(profile).unwrap_or(&requested).bounds.clone();
-        let proposals = self.tuner.evaluate(view.now, bounds, &reports, &self.learned);
+        let proposals = self.tuner.evaluate(inputs.now, bounds, &reports, &self.learned);
         for proposal in proposals {
             let was = before.get(&proposal.pod).map(|before| before.proposal.settings).unwrap_or_default();
-            notify_of_change(view, &proposal, was, outputs);
-            self.keep_proposal(view, proposal);
+            notify_of_change(inputs, &proposal, was, outputs);
+            self.keep_proposal(inputs, proposal);
         }
         let proposals = &self.proposals;
         self.since.retain(|uid, _| proposals.contains_key(uid));
         let keep: Vec<&str> =
             [&self.rollout.current, &self.rollout.candidate].into_iter().filter_map(Option::as_deref).collect();
-        if let Some(next) = update_entries(&self.learned, &learned, &keep, view.wall.0) {
+        if let Some(next) = update_entries(&self.learned, &learned, &keep, inputs.wall.0) {
             self.learned = next;
         }
-        self.select_tunings(view, registry);
+        self.select_tunings(inputs, registry);
     }
 
     /// Takes the observations since the last run.
     fn observe_pods(
         &self,
-        view: &Inputs<'_>,
+        inputs: &Inputs<'_>,
         registry: &mut SidecarRegistry,
         requested: &TuningLimits,
     ) -> PodObservations {
         let mut found = PodObservations::default();
-        for (pod, machine) in &view.pods {
+        for (pod, machine) in &inputs.pods {
             let uid = pod.meta.uid.as_str();
             let Some(sidecar) = registry.get_mut(uid).filter(|sidecar| sidecar.is_following()) else { continue };
             let counted = sidecar.take_observation(uid, machine, self.frozen.contains(uid));
             // Each pod is observed under the profile that it runs. A profile that cannot be
             // resolved is replaced by the requested one.
             let under = found.profiles.entry(counted.profile.clone()).or_insert_with_key(|name| {
-                (view.profile)(name)
-                    .and_then(|profile| TuningLimits::of(view, profile))
+                (inputs.profile)(name)
+                    .and_then(|profile| TuningLimits::of(inputs, profile))
                     .unwrap_or_else(|| requested.clone())
             });
             found.reports.push(GroupReport { slots: under.slots_by_hand.unwrap_or(counted.slots), ..counted });
@@ -99,19 +99,19 @@ impl PolicyRuntime {
         found
     }
 
-    fn keep_proposal(&mut self, view: &Inputs<'_>, proposal: PodProposal) {
+    fn keep_proposal(&mut self, inputs: &Inputs<'_>, proposal: PodProposal) {
         let settings = proposal.proposal.settings;
-        let since = self.since.entry(proposal.pod.clone()).or_insert((settings, view.wall));
+        let since = self.since.entry(proposal.pod.clone()).or_insert((settings, inputs.wall));
         if since.0 != settings {
-            *since = (settings, view.wall);
+            *since = (settings, inputs.wall);
         }
         self.proposals.insert(proposal.pod.clone(), proposal);
     }
 
     /// Selects the proposals to publish in the status.
-    fn select_tunings(&mut self, view: &Inputs<'_>, registry: &SidecarRegistry) {
-        let slo = slo(view.spec);
-        let candidates: Vec<status_list::PodTuning> = view
+    fn select_tunings(&mut self, inputs: &Inputs<'_>, registry: &SidecarRegistry) {
+        let slo = slo(inputs.spec);
+        let candidates: Vec<status_list::PodTuning> = inputs
             .pods
             .iter()
             .filter_map(|(pod, _)| {
@@ -135,22 +135,22 @@ impl PolicyRuntime {
                 })
             })
             .collect();
-        if let Some(next) = select_pods(view.now, &self.listed, self.listed_at, &candidates) {
+        if let Some(next) = select_pods(inputs.now, &self.listed, self.listed_at, &candidates) {
             self.listed = next;
-            self.listed_at = Some(view.now);
+            self.listed_at = Some(inputs.now);
         }
     }
 }
 
 /// Adds an Event on the policy for changed settings.
-fn notify_of_change(view: &Inputs<'_>, proposal: &PodProposal, was: TunedSettings, outputs: &mut Outputs) {
+fn notify_of_change(inputs: &Inputs<'_>, proposal: &PodProposal, was: TunedSettings, outputs: &mut Outputs) {
     let reason = &proposal.proposal.reason;
     if !reason.word.is_change() || was == proposal.proposal.settings {
         return;
     }
     outputs.moved.push(reason.word);
-    if let Some((pod, _)) = view.pods.iter().find(|(pod, _)| pod.meta.uid == proposal.pod) {
-        let about = EventTarget::policy(&view.policy.meta);
+    if let Some((pod, _)) = inputs.pods.iter().find(|(pod, _)| pod.meta.uid == proposal.pod) {
+        let about = EventTarget::policy(&inputs.policy.meta);
         let note = format!("pod {}: {}", pod.meta.key.name, reason.text);
         outputs.notices.push(EventNotice::normal(about, reason.word.as_str(), note));
     }

@@ -9,8 +9,8 @@ use super::Evaluation;
 // === impl Evaluation ===
 
 impl Evaluation<'_> {
-    pub(super) fn describe_late(&self, window: &SampleWindow, long: Duration) -> String {
-        let over = format_rounded(long);
+    pub(super) fn describe_late(&self, window: &SampleWindow, duration: Duration) -> String {
+        let over = format_rounded(duration);
         match (self.bounds.slo, window.p99()) {
             (Some(slo), Some(p99)) if p99 > slo => {
                 format!("p99 {} over slo {} for {over}", format_rounded(p99), format_rounded(slo))

@@ -41,7 +41,7 @@ impl Evaluation<'_> {
             let to = TunedSettings { slots_max: self.bounds.slots_setting(next), ..settings };
             return self.apply_step(Parameter::Slots, Direction::Tighter, to, ReasonCode::SlotsLowered, late);
         }
-        self.history.climb = None;
+        self.history.series = None;
         self.hold(ReasonCode::Exhausted, format!("{late}: no setting within the bounds helped, or none is left to try"))
     }
 
@@ -58,7 +58,7 @@ impl Evaluation<'_> {
     pub(super) fn apply_step(
         &mut self,
         parameter: Parameter,
-        way: Direction,
+        direction: Direction,
         to: TunedSettings,
         word: ReasonCode,
         reason: &str,
@@ -70,34 +70,34 @@ impl Evaluation<'_> {
             self.history.recommended = Some(to);
             return (to, TuningReason { word, text: format!("{text} (recommended)") });
         }
-        let late = way == Direction::Tighter;
-        let before = if late { &self.history.late } else { &self.history.calm }.window.clone();
-        if late {
-            let climb = self.history.climb.take().filter(|climb| climb.parameter == parameter);
-            let mut climb = climb.unwrap_or_else(|| StepSeries {
+        let tightens = direction == Direction::Tighter;
+        let before = if tightens { &self.history.late } else { &self.history.calm }.window.clone();
+        if tightens {
+            let series = self.history.series.take().filter(|series| series.parameter == parameter);
+            let mut series = series.unwrap_or_else(|| StepSeries {
                 parameter,
                 from: Vec::new(),
                 before: before.clone(),
-                retreat: false,
+                is_reverting: false,
             });
-            climb.from.push(from);
-            self.history.climb = Some(climb);
+            series.from.push(from);
+            self.history.series = Some(series);
         } else {
-            // A looser setting than the end of the climb is not one of its steps: reverting along
-            // the climb from there would be a jump.
-            self.history.climb = None;
+            // A loosened setting is not one of the settings that the series went through, so
+            // reverting the series step by step from there would begin with a jump.
+            self.history.series = None;
         }
-        self.history.step = Some(ObservedStep { from, parameter, way, before });
+        self.history.step = Some(ObservedStep { from, parameter, direction, before });
         self.set(to, word, text)
     }
 
     /// Reverts the last step and blocks its direction.
     #[expect(clippy::needless_pass_by_value, reason = "the step is consumed")]
     pub(super) fn roll_back(&mut self, step: ObservedStep, window: &SampleWindow) -> (TunedSettings, TuningReason) {
-        let long = self.history.block(self.now, step.parameter, step.way);
+        let duration = self.history.block(self.now, step.parameter, step.direction);
         let to = self.previous_settings(step.from);
-        self.history.climb = None;
-        let reason = if step.way == Direction::Looser {
+        self.history.series = None;
+        let reason = if step.direction == Direction::Looser {
             self.describe_late(window, window.over)
         } else {
             let met = |window: &SampleWindow| format_share(window.in_time(), window.calls());
@@ -106,7 +106,7 @@ impl Evaluation<'_> {
         let text = format!(
             "{reason}: step reverted, {}, not retried for {}",
             self.describe_change(self.history.settings, to),
-            format_rounded(long)
+            format_rounded(duration)
         );
         self.set(to, ReasonCode::RolledBack, text)
     }
@@ -119,19 +119,20 @@ impl Evaluation<'_> {
 
     /// Reverts the last of the steps that had no effect. Each evaluation reverts one more.
     pub(super) fn revert_series(&mut self) -> (TunedSettings, TuningReason) {
-        let Some(mut climb) = self.history.climb.take() else { return self.hold(ReasonCode::Held, String::new()) };
-        let (parameter, steps) = (climb.parameter, climb.from.len());
-        let Some(to) = climb.from.pop() else {
+        let Some(mut series) = self.history.series.take() else { return self.hold(ReasonCode::Held, String::new()) };
+        let (parameter, steps) = (series.parameter, series.from.len());
+        let Some(to) = series.from.pop() else {
             return self.hold(ReasonCode::Exhausted, "no setting within the bounds helped".to_owned());
         };
         let to = self.previous_settings(to);
-        let long = if climb.from.is_empty() {
+        let duration = if series.from.is_empty() {
             Some(self.history.block(self.now, parameter, Direction::Tighter))
         } else {
-            self.history.climb = Some(climb);
+            self.history.series = Some(series);
             None
         };
-        let until = long.map_or(String::new(), |long| format!(", not retried for {}", format_rounded(long)));
+        let until =
+            duration.map_or(String::new(), |duration| format!(", not retried for {}", format_rounded(duration)));
         let change = self.describe_change(self.history.settings, to);
         self.set(
             to,

@@ -14,13 +14,16 @@ pub(super) struct CallFacts {
     pub(super) shared: bool,
     /// `true` if the call arrived upstream, and never in a shared call.
     pub(super) alone: bool,
+    /// `true` if unsolicited bytes arrived on the connection of the call.
     pub(super) unasked: bool,
+    /// Time from the start of the call to its end.
     pub(super) waited: Duration,
 }
 
 // === impl LedgerReport ===
 
 impl LedgerReport {
+    /// Counts a completed call with `n` items.
     pub(super) fn record(&mut self, n: u64, call: &ClientCall, outcome: ItemOutcome, facts: &CallFacts) {
         self.items += n;
         self.calls += 1;
@@ -31,8 +34,8 @@ impl LedgerReport {
         }
         if call.poison {
             self.poisoned += n;
-            let wrongly = matches!(outcome, ItemOutcome::Served | ItemOutcome::Misdelivered | ItemOutcome::Lost);
-            self.poisoned_answered += if wrongly { 0 } else { n };
+            let is_wrong = matches!(outcome, ItemOutcome::Served | ItemOutcome::Misdelivered | ItemOutcome::Lost);
+            self.poisoned_answered += if is_wrong { 0 } else { n };
         } else if outcome != ItemOutcome::Cancelled {
             self.innocent += n;
             self.innocent_served += if outcome == ItemOutcome::Served { n } else { 0 };

@@ -24,6 +24,7 @@ pub(super) struct ClientCall {
 /// Outcome of the items of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ItemOutcome {
+    /// The correct 200 response.
     Served,
     /// An error of the proxy, by its code.
     ProxyError(String),
@@ -31,10 +32,15 @@ pub(super) enum ItemOutcome {
     Overloaded,
     /// Another error of the upstream.
     Upstream,
+    /// A response or an end of the connection that the mock marked as a fault.
     Faulted,
+    /// The client cancelled the call.
     Cancelled,
+    /// An incorrect 200 response.
     Misdelivered,
+    /// The error about a poison item, for a call without one.
     WrongError,
+    /// No complete response.
     Lost,
 }
 
@@ -58,6 +64,7 @@ struct ResultsBody<'a> {
 // === impl ClientCall ===
 
 impl ClientCall {
+    /// Determines the outcome of the call from its response.
     pub(super) fn classify(&self, answer: &Message<'_>) -> ItemOutcome {
         let fault = answer.header(FAULT_HEADER).is_some();
         if answer.status == 200 {

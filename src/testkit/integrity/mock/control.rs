@@ -36,8 +36,8 @@ pub(super) struct MockSettings {
     pub(super) release: AtomicU64,
     /// Maximum number of items in one call. Larger calls are answered with 413 without a message.
     pub(super) items_max: AtomicUsize,
-    /// Response to calls that contain several client calls, if they are refused.
-    lists: Mutex<Option<ListResponse>>,
+    /// Response to calls that contain several client calls; `None` to accept them.
+    shared_refusal: Mutex<Option<ListResponse>>,
     /// `true` if the clients make no further calls.
     pub(super) enough: AtomicBool,
     arrivals: Mutex<Vec<UpstreamArrival>>,
@@ -51,14 +51,14 @@ impl MockSettings {
             started: now(),
             release: AtomicU64::new(0),
             items_max: AtomicUsize::new(usize::MAX),
-            lists: Mutex::default(),
+            shared_refusal: Mutex::default(),
             enough: AtomicBool::new(false),
             arrivals: Mutex::default(),
         }
     }
 
-    pub(super) fn lists(&self) -> Option<ListResponse> {
-        *self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn shared_refusal(&self) -> Option<ListResponse> {
+        *self.shared_refusal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn record_arrival(&self, items: usize, members: usize, beside: u64, refused: bool) {
@@ -92,7 +92,7 @@ impl LedgerMock {
     /// Refuses calls that contain several client calls from now on, like a server that accepts what
     /// one client sends but nothing larger. `None` accepts them again.
     pub fn refuse_shared(&self, how: Option<ListResponse>) {
-        *self.shared.changes.lists.lock().unwrap_or_else(PoisonError::into_inner) = how;
+        *self.shared.changes.shared_refusal.lock().unwrap_or_else(PoisonError::into_inner) = how;
     }
 
     /// Replaces the model from now on, which changes the correct result of every item. Calls in
