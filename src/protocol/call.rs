@@ -31,7 +31,7 @@ pub struct Call {
     /// Cost class, under which the cost of the call is learned: route, path, model and form of its
     /// items, without any identity.
     pub cost_class: Box<[u8]>,
-    /// Values that may occur only once in a batch: the keys of a result map.
+    /// Values that may occur only once in a batch: the keys of its items in a result map.
     pub exclusive: Vec<Box<[u8]>>,
     /// `true` if the call requests a streamed response.
     pub streaming: bool,
@@ -41,17 +41,18 @@ pub struct Call {
     pub head: RequestHead,
     /// Data that the backend has derived from the body.
     pub attachment: Option<CallAttachment>,
-    /// Whether the trace of the call is sampled; `None` if the call is not traced.
+    /// `true` if the trace of the call is sampled, `false` if not; `None` if the call is not
+    /// traced.
     pub(crate) sampled_trace: Option<bool>,
     /// Sizes of the texts of a call with an estimated weight. Boxed, because many calls have none.
     pub(crate) text: Option<Box<CallText>>,
     /// Positions of the items in the body; empty for a call that is sent unbatched.
     pub(crate) found: ItemSpans,
-    /// The tensors of a call that may be merged, where the protocol has tensors.
+    /// The tensors of a call that may be merged, where the protocol has tensors in JSON.
     pub(crate) tensors: Option<TensorRequest>,
     /// The options of a call that requests a stream and may be merged.
     pub(crate) stream: Option<StreamOptions>,
-    /// The same for a call of gRPC. Boxed, because most calls have none.
+    /// The tensors of a gRPC call that may be merged. Boxed, because most calls have none.
     pub(crate) message: Option<Box<InferRequest>>,
 }
 
@@ -75,8 +76,7 @@ pub enum MergeEligibility {
     Alone(UnmergeableReason),
 }
 
-/// Reason for which a call is sent unbatched or passed through. The reasons are in the order of the
-/// metrics' documentation.
+/// Reason for which a call is sent unbatched or passed through, in the order of `docs/metrics.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum UnmergeableReason {
@@ -98,14 +98,14 @@ pub enum UnmergeableReason {
     Header,
     /// The items have a form that cannot be merged.
     ItemForm,
-    /// The cost class is quarantined after responses that could not be split.
+    /// The merge key is in quarantine after a mismatch or a refused batch.
     Quarantined,
     /// The server refused batches of such calls or accepts one item per call, or failed batches
     /// have exhausted the replay budget.
     MergeRefused,
-    /// The policy is in mode Observe.
+    /// The route is in mode `Observe`.
     PolicyObserve,
-    /// The policy is in mode Off.
+    /// The route is in mode `Passthrough`.
     PolicyOff,
     /// The route has `merge: Never`.
     MergeNever,
@@ -113,14 +113,15 @@ pub enum UnmergeableReason {
     NoGain,
     /// The whole proxy is bypassed.
     Bypassed,
-    /// Responses to batches differed from responses to single calls.
+    /// The merge key is in quarantine after a response that differed from the response to the same
+    /// call alone.
     VerifyFailed,
-    /// The server's responses differ in a member outside the results that the protocol does not
-    /// declare.
+    /// The server's responses differ in an undeclared member outside the results, which may quote
+    /// an input.
     AnswerVaries,
     /// A call of the Open Inference Protocol (`/v2/models/*/infer`, also behind a prefix, or
-    /// `ModelInfer` of gRPC) to a model whose first dimension is not known to be the batch: neither the server publishes it nor a route
-    /// names the protocol.
+    /// `ModelInfer` of gRPC) to a model whose first dimension is not known to be the batch: neither
+    /// does the server publish it, nor does a route name the protocol.
     OpenInference,
 }
 
@@ -301,9 +302,9 @@ impl fmt::Debug for Reply {
 // === impl ResponseMismatch ===
 
 impl ResponseMismatch {
-    /// Returns `true` if merging is quarantined for the cost class: the response was complete but
-    /// did not match the items. Wrong counters do not quarantine; they end merging in the same way
-    /// as a refused batch.
+    /// Returns `true` if the merge key is put in quarantine: the response was complete but did not
+    /// match the items. After an undeclared member, such calls are sent alone for a while, and all
+    /// other kinds of mismatch end merging in the same way as a refused batch.
     #[must_use]
     pub const fn is_quarantining(&self) -> bool {
         matches!(self.what, MismatchKind::Count | MismatchKind::Index | MismatchKind::Shape)

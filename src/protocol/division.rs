@@ -1,9 +1,9 @@
 //! Division of a call that is too large into parts: calls like it, each with some of its items, in
 //! order.
 //!
-//! A part is a call of its own in every respect. It has the bytes of the whole call, except that its
-//! lists hold only its own items, and it is parsed like any other call. Parts with responses that cannot
-//! be joined to exactly what the whole call would receive are not made.
+//! A part is a call of its own in every respect. It has the bytes of the whole call, except that
+//! its lists have only its own items, and it is parsed like any other call. A call is divided only
+//! if the responses to its parts can be joined to exactly what the whole call would receive.
 
 use std::ops::Range;
 
@@ -27,10 +27,10 @@ use crate::v2::grpc::division::MessageDivision;
 /// the maximum of OpenAI, has as many parts in front of a server that accepts 16.
 pub const CALL_PARTS_MAX: usize = 128;
 /// Maximum number of bytes of all parts together, as a multiple of those of the call: each part
-/// repeats what stands beside the items.
+/// repeats the bytes outside the items.
 const GROWTH_MAX: usize = 2;
-/// Number of bytes that all parts together may have in any case: the default of
-/// `limits.itemBytesMax`, the maximum size of a merged call.
+/// Number of bytes that all parts together may have in any case, beyond [`GROWTH_MAX`]: the default
+/// of `limits.itemBytesMax`, the maximum size of a merged call.
 const PARTS_BYTES_MIN: usize = 1 << 20;
 
 /// The parts into which a call is divided.
@@ -44,7 +44,9 @@ pub struct DivisionPlan {
 
 /// The rows of the tensors of a call, cut into parts.
 enum RowDivision<'a> {
+    /// Tensors in a JSON document.
     Document(TensorDivision<'a>),
+    /// Tensors in a gRPC message.
     Message(MessageDivision<'a>),
 }
 
@@ -56,8 +58,9 @@ impl Endpoint {
     #[must_use]
     pub fn is_divisible(&self, call: &Call) -> bool {
         let shape = &self.shape;
-        // A list that the server sorts cannot be joined without its order, and a failure of one item
-        // is reported by the status if the item is alone.
+        // The order of results that the server sorts is not known across parts. An item that fails
+        // is reported by the status of the response if its part has no other one, and in its result
+        // otherwise. A result map is not joined.
         let can_join = match shape.payload {
             Payload::Items => {
                 !shape.sorted && shape.per_item_error.is_none() && !matches!(shape.results, ResultLayout::Map { .. })
@@ -92,8 +95,8 @@ impl Endpoint {
         (bytes <= bytes_max).then_some(DivisionPlan { ranges, bytes })
     }
 
-    /// Divides a call as planned. `None` if a part must not share a batch with the others: its items
-    /// may then be read differently without them.
+    /// Divides a call as planned. `None` if a part has another merge key than the call: the server
+    /// may then interpret its items differently without the others.
     #[must_use]
     pub fn divide_call(&self, call: &Call, head: &Parts, plan: &DivisionPlan, secret: &DigestKey) -> Option<Vec<Call>> {
         let mut head = head.clone();
@@ -127,12 +130,14 @@ impl Endpoint {
             row.unwrap_or_else(|| items_at(call, place).map(|(_, item)| item.len()).sum())
         };
         let list_bytes: usize = (0..count).map(item_bytes).fold(0, usize::saturating_add);
+        // Number of bytes outside the items, which each part repeats.
         let envelope = call.body.len().saturating_sub(list_bytes);
         let mut ranges: Vec<Range<usize>> = Vec::new();
         let (mut start, mut sum, mut heaviest, mut bytes) = (0, 0_u64, 0_u64, envelope);
         for (place, weight) in self.item_weights(call).into_iter().enumerate() {
             let size = item_bytes(place);
             let count = place - start;
+            // The weight of the part if each item is padded to the heaviest.
             let padded = u64::try_from(count + 1).unwrap_or(u64::MAX).saturating_mul(heaviest.max(weight));
             let fits = count < items_max
                 && sum.saturating_add(weight) <= limits.weight
@@ -150,8 +155,8 @@ impl Endpoint {
         ranges
     }
 
-    /// Returns the weights of the items. Their sum is the weight of the call, which may be known
-    /// better than at the default rates.
+    /// Returns the weights of the items: those at default rates, scaled to the weight of the call,
+    /// which may have been computed at learned rates, and rounded up.
     fn item_weights(&self, call: &Call) -> Vec<u64> {
         let places = 0..item_count(call);
         if self.shape.weight == Measure::Items || row_count(call).is_some() {
@@ -213,15 +218,17 @@ fn item_count(call: &Call) -> usize {
     row_count(call).unwrap_or_else(|| call.found.count())
 }
 
+/// Iterates over the parts of the item at an index: one in each list, with its slot.
 fn items_at(call: &Call, place: usize) -> impl Iterator<Item = (&Slot, Span)> {
     call.found.slots.iter().filter_map(move |slot| Some((slot, *slot.items.get(place)?)))
 }
 
-/// Returns the lists of a call, each with the items of a range and the bytes between them.
+/// Returns the span of each list of a call that a part replaces, and the span from the first to the
+/// last item of the part in it.
 fn part_lists(call: &Call, range: &Range<usize>) -> Option<Vec<(Span, Span)>> {
     let mut lists: Vec<(Span, Span)> = Vec::new();
     for slot in &call.found.slots {
-        // A value that stands for one at each place of another list is kept.
+        // A single value that is combined with every value of another list is kept.
         if slot.items.len() > 1 && slot.items.first() == slot.items.get(1) {
             continue;
         }
@@ -231,8 +238,8 @@ fn part_lists(call: &Call, range: &Range<usize>) -> Option<Vec<(Span, Span)>> {
     Some(lists)
 }
 
-/// Returns the number of rows of a part as text, with the number that it replaces. `None` if the
-/// items are not the rows of a tensor.
+/// Returns the position of the number of rows in a call, and the number of rows of a part as text.
+/// `None` if the items are not the rows of a tensor.
 fn part_rows(call: &Call, range: &Range<usize>) -> Option<(Span, String)> {
     call.found.tensor.as_ref().map(|tensor| (tensor.count, range.len().to_string()))
 }

@@ -15,7 +15,7 @@ use crate::shape::{Payload, ProtocolShape};
 use crate::v2::{binary, grpc};
 use crate::{Call, UnmergeableReason};
 
-/// Media type that `Accept` requests.
+/// Class of `Accept` headers. Calls of the class `Json` may share a batch with different ones.
 #[derive(Debug, PartialEq, Eq)]
 enum AcceptClass {
     /// JSON, any type, or no header.
@@ -54,16 +54,16 @@ pub(crate) fn check(head: &Parts, common: &SharedHeaderRules, shape: &ProtocolSh
         return Some(UnmergeableReason::Encoding);
     }
     for name in headers.keys() {
-        let again = || headers.get_all(name).iter().nth(1).is_some();
+        let is_repeated = || headers.get_all(name).iter().nth(1).is_some();
         let unbatched = match headers::classify(name) {
             HeaderClass::Alone => true,
             _ if common.is_identity(name) => {
                 // HTTP/2 allows a client to split its cookies into several fields (RFC 9113,
                 // section 8.2.3).
-                again() && !(*name == header::COOKIE && head.version == Version::HTTP_2)
+                is_repeated() && !(*name == header::COOKIE && head.version == Version::HTTP_2)
             }
             HeaderClass::Ignored => *name == header::EXPECT && !expects_continue(headers),
-            HeaderClass::Behaviour => *name == header::HOST && again(),
+            HeaderClass::Behaviour => *name == header::HOST && is_repeated(),
             HeaderClass::Identity | HeaderClass::HopByHop => false,
         };
         if unbatched {
@@ -111,8 +111,8 @@ pub(crate) fn write_key(
         key.push_header(&head.headers, &header::ACCEPT);
     }
     let nominated = headers::nominated_headers(&head.headers);
-    let along = |name: &&HeaderName| is_forwarded(name, rules, common) && !nominated.contains(name);
-    let mut names: Vec<&HeaderName> = head.headers.keys().filter(along).collect();
+    let is_copied = |name: &&HeaderName| is_forwarded(name, rules, common) && !nominated.contains(name);
+    let mut names: Vec<&HeaderName> = head.headers.keys().filter(is_copied).collect();
     names.sort_unstable_by_key(|name| name.as_str());
     key.push_count(names.len());
     for name in names.into_iter().chain(&rules.merge_on_headers) {
@@ -121,8 +121,8 @@ pub(crate) fn write_key(
     }
 }
 
-/// Returns `true` if a header is compared and forwarded unchanged: it may change the response and
-/// has no treatment of its own.
+/// Returns `true` if a header is part of the merge key and is copied to a shared call: it may
+/// change the response, and neither the policy nor this module handles it in another way.
 fn is_forwarded(name: &HeaderName, rules: &RouteRules, common: &SharedHeaderRules) -> bool {
     let treated = [header::HOST, header::ACCEPT, header::CONTENT_TYPE].contains(name) || common.is_identity(name);
     headers::classify(name) == HeaderClass::Behaviour
@@ -155,9 +155,9 @@ pub(crate) fn shared_head(members: &[&Call], rules: &RouteRules, common: &Shared
     let nominated = headers::nominated_headers(&leader.headers);
     for (name, value) in &leader.headers {
         let identity = common.is_identity(name) && *name != header::COOKIE;
-        let along = is_forwarded(name, rules, common) && !nominated.contains(name);
+        let is_copied = is_forwarded(name, rules, common) && !nominated.contains(name);
         let on = rules.merge_on_headers.contains(name) && is_forwarded_merge_on(name, common);
-        if identity || along || on {
+        if identity || is_copied || on {
             out.append(name.clone(), value.clone());
         }
     }
@@ -198,11 +198,12 @@ pub(crate) fn deadline_header(members: &[&Call], common: &SharedHeaderRules) -> 
     })
 }
 
-/// Returns whether the trace of a call is sampled; `None` if the call is not traced.
+/// Returns `true` if the trace of a call is sampled; `None` if the call is not traced.
 pub(crate) fn sampled_trace(headers: &HeaderMap) -> Option<bool> {
     headers.get(headers::TRACEPARENT).map(|value| is_sampled(value.as_bytes()))
 }
 
+/// Returns the sampled flag of a `traceparent` value (W3C Trace Context).
 fn is_sampled(traceparent: &[u8]) -> bool {
     let flags = traceparent.split(|byte| *byte == b'-').nth(3).and_then(|flags| std::str::from_utf8(flags).ok());
     flags.and_then(|flags| u8::from_str_radix(flags, 16).ok()).is_some_and(|flags| flags & 1 == 1)
@@ -236,8 +237,8 @@ fn identity(head: &Parts, common: &SharedHeaderRules, secret: &DigestKey) -> Opt
 
 /// Joins all cookies into one value, as in a single field.
 fn cookie(headers: &HeaderMap) -> Option<Vec<u8>> {
-    let crumbs: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
-    (!crumbs.is_empty()).then(|| crumbs.join(&b"; "[..]))
+    let values: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    (!values.is_empty()).then(|| values.join(&b"; "[..]))
 }
 
 /// Returns the requested host, from the authority or from the `Host` header depending on the HTTP
@@ -249,6 +250,8 @@ fn requested_host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<Cow<'a, st
     }
 }
 
+/// Returns `true` if `Host` is text and equal to the authority of the target, if the call has both,
+/// and the authority has no user information.
 fn is_one_host(uri: &Uri, headers: &HeaderMap) -> bool {
     let host = headers.get(header::HOST);
     if host.is_some_and(|value| value.to_str().is_err()) {
@@ -273,6 +276,7 @@ fn is_utf8_charset(parameter: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"charset") && bare.eq_ignore_ascii_case(b"utf-8")
 }
 
+/// Returns the class of the `Accept` headers. A call without one accepts JSON.
 fn accept(headers: &HeaderMap) -> AcceptClass {
     let mut values = headers.get_all(header::ACCEPT).iter();
     let (first, second) = (values.next(), values.next());

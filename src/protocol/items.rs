@@ -1,4 +1,5 @@
-//! Position and class of a call's items. Weights are in a module of their own.
+//! The items of a call: their positions in its body, and their class, which decides which items may
+//! share a batch. `weight` has their weights.
 
 mod removal;
 mod tensor;
@@ -17,32 +18,33 @@ pub(crate) use weight::{is_token_list, item_weight, number_at, weigh, weigh_text
 /// The items of a call, as positions in its body.
 #[derive(Debug, Default)]
 pub(crate) struct ItemSpans {
-    /// One slot for each pointer of the shape.
+    /// One slot for each list of the protocol at the position of the items.
     pub(crate) slots: Vec<Slot>,
-    /// The call holds a single bare item rather than a list.
+    /// `true` if the call has a single bare item rather than a list.
     pub(crate) scalar: bool,
     /// Byte ranges that are removed in a shared call.
     pub(crate) cuts: Vec<Span>,
-    /// Number of the position of the items among those of the protocol.
+    /// Index of the position of the items among those of the protocol (`ProtocolShape::positions`).
     pub(crate) position: usize,
-    /// Number of bytes by which the part of a shared call is longer than the call.
+    /// Number of bytes that a shared call needs in addition, because it repeats the single value of
+    /// the first list for each item.
     pub(crate) repeated_bytes: usize,
-    /// The single item is a bare text that a shared call writes as a list.
+    /// `true` if the single item is a bare text, which a shared call writes as a list of one.
     pub(crate) is_wrapped: bool,
-    /// A text that the server reads beside the items, and whether it does so with each item.
+    /// The text that the server reads beside the items, and `true` if it reads the text with each.
     pub(crate) shared_text: Option<(Span, bool)>,
-    /// Number of results for each item, if the call names it.
+    /// Number of results for each item, if the call requests a number.
     pub(crate) results_each: Option<NonZeroUsize>,
     /// The tensor that has the items as its rows, if they are not in a list.
     pub(crate) tensor: Option<ItemTensor>,
 }
 
-/// One array of items.
+/// One list of items, or a bare item.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    /// Span of the value that is replaced.
+    /// Span of the list or the bare item, which a shared call replaces.
     pub(crate) value: Span,
-    /// Key of the value, if a shared call uses a different name.
+    /// Key of the value, if a shared call replaces it by the name of the list.
     pub(crate) key: Option<Span>,
     /// Spans of the items.
     pub(crate) items: Vec<Span>,
@@ -54,7 +56,9 @@ const RESULTS_EACH_MAX: usize = 128;
 /// Reason for which the items of a call cannot be merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ItemError {
+    /// A key occurs twice, or differs from a known one only in case.
     Ambiguous,
+    /// The items are missing, or have a form that cannot be merged.
     Form,
     /// The call has this number of items, which is more than may be merged.
     Many(usize),
@@ -125,7 +129,7 @@ fn repeat_first(slots: &mut [Slot]) -> usize {
     0
 }
 
-/// Returns the position of the items of a call, and its number.
+/// Returns the index and the lists of the position at which a call has its items.
 ///
 /// # Errors
 /// The call has items at no position, or lists of several positions.
@@ -178,6 +182,7 @@ fn locate_sole_member(doc: &[u8], root: Span, shape: &ProtocolShape, count_max: 
     Ok(ItemSpans { slots: vec![slot], scalar, ..ItemSpans::default() })
 }
 
+/// Locates an item in the field for a single item.
 fn locate_single(doc: &[u8], found: LocatedValue) -> Result<ItemSpans, ItemError> {
     let empty = found.value.len() <= 2 && kind(doc, found.value.start) == JsonType::String;
     if empty || kind(doc, found.value.start) == JsonType::Null {
@@ -187,7 +192,7 @@ fn locate_single(doc: &[u8], found: LocatedValue) -> Result<ItemSpans, ItemError
     Ok(ItemSpans { slots: vec![slot], scalar: true, ..ItemSpans::default() })
 }
 
-/// Returns the items of one array, and whether the value is a single bare item.
+/// Returns the items of one list, and `true` if the value is a single bare item.
 fn locate_list(
     doc: &[u8],
     value: Span,
@@ -233,7 +238,7 @@ fn locate_list(
     if items.is_empty() { Err(ItemError::Form) } else { Ok((items, false)) }
 }
 
-/// Returns the items of a list of texts and pairs, and whether the list is a single one.
+/// Returns the items of a list of texts and pairs, and `true` if the list itself is a single item.
 fn locate_texts(doc: &[u8], value: Span, count_max: usize) -> Result<(Vec<Span>, bool), ItemError> {
     let is_item = |list: Span| {
         let mut texts = Elements::new(doc, list);
@@ -281,31 +286,32 @@ pub(crate) fn class(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape, out: &
         out.extend_from_slice(&tensor.class);
         return Ok(());
     }
-    // The position is no part of the fields, whose keys are left out with the items.
+    // The keys of the lists are left out of the merge key with the items, so the position is
+    // written here.
     if !shape.alternatives.is_empty() {
         out.extend_from_slice(format!("{}:", items.position).as_bytes());
     }
-    let mut one = Vec::new();
+    let mut item_class = Vec::new();
     for slot in &items.slots {
         let mut classes: Vec<Vec<u8>> = Vec::new();
         for item in &slot.items {
-            one.clear();
+            item_class.clear();
             match shape.class {
                 Class::None => {}
-                Class::Strict(scalars) => json::write_class(doc, *item, scalars, &mut one)?,
+                Class::Strict(scalars) => json::write_class(doc, *item, scalars, &mut item_class)?,
                 Class::Strings if kind(doc, item.start) == JsonType::String => {}
                 Class::StringLists if is_string_list(doc, *item) => {}
                 Class::Conversations if is_conversation(doc, *item) => {}
                 Class::Strings | Class::StringLists | Class::Conversations => return Err(ItemError::Form),
-                Class::Text { objects } => text_class(doc, *item, objects, &mut one)?,
+                Class::Text { objects } => text_class(doc, *item, objects, &mut item_class)?,
             }
-            if let Err(place) = classes.binary_search(&one) {
-                classes.insert(place, one.clone());
+            if let Err(place) = classes.binary_search(&item_class) {
+                classes.insert(place, item_class.clone());
             }
         }
-        // Servers interpret a list that mixes kinds of text differently.
-        let kinds = |classes: &[Vec<u8>]| classes.iter().any(|class| class.first() != classes[0].first());
-        if matches!(shape.class, Class::Text { .. }) && kinds(&classes) {
+        // Servers differ in how they interpret a list of texts, token ids and objects together.
+        let is_mixed = |classes: &[Vec<u8>]| classes.iter().any(|class| class.first() != classes[0].first());
+        if matches!(shape.class, Class::Text { .. }) && is_mixed(&classes) {
             return Err(ItemError::Form);
         }
         for class in classes {
@@ -332,6 +338,7 @@ fn is_string_list(doc: &[u8], item: Span) -> bool {
         && texts.all(|text| kind(doc, text.start) == JsonType::String)
 }
 
+/// Writes the class of a text: `s` for a string, `t` for token ids, or the keys of an object.
 fn text_class(doc: &[u8], item: Span, objects: bool, out: &mut Vec<u8>) -> Result<(), ItemError> {
     match kind(doc, item.start) {
         JsonType::String => out.push(b's'),

@@ -15,18 +15,20 @@ use crate::{BatchTooLarge, head, ids, v2};
 
 /// Pointer to the field that requests token ids from vLLM and SGLang.
 const TOKEN_IDS_FIELD: &str = "/return_token_ids";
+/// That field with its value, to be inserted at the end of an object.
 const REQUEST_TOKEN_IDS: &[u8] = b",\"return_token_ids\":true";
 
 /// A replacement of a byte range in the leader's body.
 enum RequestEdit {
+    /// Removes a member that need not be equal in all calls.
     Cut,
     /// Replaces the key by the name of the list form, in quotes.
     Name(Vec<u8>),
-    /// Replaces an array by the items of all members.
+    /// Replaces the list at this index of `ItemSpans::slots` by the items of all members.
     Items(usize),
-    /// Replaces the first number of a shape by the number of rows of all members.
+    /// Replaces the first dimension in the shape of a tensor by the number of rows of all members.
     Rows,
-    /// Replaces a value, or adds a member.
+    /// Replaces a value, or inserts a member, with this text.
     Text(&'static [u8]),
 }
 
@@ -74,8 +76,8 @@ impl Endpoint {
         SharedRequest { version, method, target, headers, body, request_id, traceparent }
     }
 
-    /// Returns `Some` if a shared call is larger than servers of the protocol accept, with the number
-    /// of such items that they accept.
+    /// Returns `Some` if a shared call is larger than servers of the protocol accept, with the
+    /// number of items of the same mean size that they accept.
     #[must_use]
     pub fn detect_oversize(&self, members: &[&Call], sent: &SharedRequest) -> Option<BatchTooLarge> {
         let (length, max) = (sent.body.len(), v2::grpc::MESSAGE_BYTES_MAX);
@@ -87,6 +89,7 @@ impl Endpoint {
         Some(BatchTooLarge { limit: Some(u32::try_from(limit.max(1)).unwrap_or(u32::MAX)) })
     }
 
+    /// Returns the body of the leader with the items of all members.
     fn merged_body(&self, members: &[&Call]) -> Vec<u8> {
         let Some(leader) = members.first() else { return Vec::new() };
         let mut edits: Vec<(Span, RequestEdit)> =
@@ -144,6 +147,7 @@ pub(crate) fn requests_token_ids(shape: &ProtocolShape, leader: &Call) -> bool {
     is_available && leader.stream.is_none() && matches!(own(), Ok(None))
 }
 
+/// Writes a list with the items of all members at this index of their slots.
 fn write_items(members: &[&Call], index: usize, out: &mut Vec<u8>) {
     out.push(b'[');
     let slots = members.iter().filter_map(|call| Some((call, call.found.slots.get(index)?)));

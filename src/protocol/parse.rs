@@ -21,7 +21,7 @@ use crate::v2::grpc::request::{self as grpc_request, InferRequest};
 use crate::v2::request::{self, TensorRequest};
 use crate::{UnmergeableReason, generation, head};
 
-/// Additional field of the cost class of calls that request a stream.
+/// Additional field of the cost class of mergeable calls that request a stream.
 const STREAM_CLASS: &[u8] = b"stream";
 
 /// A call that is sent unbatched.
@@ -34,13 +34,15 @@ struct UnbatchedCall {
 struct MergeableCall {
     key: MergeKeyBuilder,
     items: ItemSpans,
-    /// The tensors, where the protocol has tensors instead of items.
+    /// The tensors of a JSON document, where the protocol has tensors instead of items.
     tensors: Option<TensorRequest>,
+    /// The tensors of a gRPC message.
     message: Option<Box<InferRequest>>,
+    /// Keys of the items in a result map, each of which a batch may have only once.
     exclusive: Vec<Box<[u8]>>,
     /// The options of a streamed response, if the call requests one.
     stream: Option<StreamOptions>,
-    /// The model that the body names, as written.
+    /// Position of the name of the model in the body; empty if the body names none.
     model: Span,
 }
 
@@ -59,7 +61,7 @@ impl Endpoint {
     #[must_use]
     pub fn parse_call(&self, head: &Parts, body: Bytes, secret: &DigestKey) -> Call {
         let mut class = MergeKeyBuilder::default();
-        // The class is made of names rather than numbers, so that it keeps its meaning after a
+        // The cost class is made of names rather than numbers, so that it keeps its meaning after a
         // reload that reorders routes, and in a later process.
         class.push_field(self.rules.method.as_str().as_bytes());
         class.push_field(self.rules.path.as_parts().concat().as_bytes());
@@ -83,6 +85,9 @@ impl Endpoint {
             stream: None,
             message: None,
         };
+        // Text generation that is not merged has no items. Only the properties are read by which
+        // the call is scheduled: its model, its texts, the maximum length of its response, and
+        // whether that is a stream.
         if let Payload::Generation(streams) = self.shape.payload {
             let mut meter = TextMeter::new(self.rules.tokenizer.as_deref());
             let found = generation::read(streams, &call.body, self.rules.item_nesting_max, &mut meter);
@@ -124,19 +129,20 @@ impl Endpoint {
                     MergeRule::Never => MergeEligibility::Alone(UnmergeableReason::MergeNever),
                 };
             }
-            Err(lone) => {
-                let count = u32::try_from(lone.items).unwrap_or(u32::MAX);
+            Err(unbatched) => {
+                let count = u32::try_from(unbatched.items).unwrap_or(u32::MAX);
                 call.items = count;
                 call.weight = Weight { sum: u64::from(count), max: 1 };
-                call.streaming |= lone.reason == UnmergeableReason::Streaming;
-                call.merge = MergeEligibility::Alone(lone.reason);
+                call.streaming |= unbatched.reason == UnmergeableReason::Streaming;
+                call.merge = MergeEligibility::Alone(unbatched.reason);
             }
         }
         call.cost_class = class.into_bytes();
         call
     }
 
-    /// Returns the coarse form of the items of a call, and their number.
+    /// Returns the coarse form of the items of a call, which is part of its cost class, and their
+    /// number.
     fn form(body: &[u8], found: &MergeableCall) -> (u8, usize) {
         if let Some(tensors) = &found.tensors {
             return (tensors.coarse_form(), tensors.rows);
@@ -162,7 +168,8 @@ impl Endpoint {
         (weight, text.map(Box::new))
     }
 
-    /// Returns the texts of a call, for a weight at learned rates. `None` if tokens are counted, or if
+    /// Returns the sizes of the texts of a call, from which its weight is computed at the token
+    /// rates that are learned for its model. `None` if a tokenizer counts the tokens, or if
     /// responses do not report them.
     fn call_text(&self, head: &Parts, model: &[u8], (sum, heaviest): (TextSize, TextSize)) -> Option<CallText> {
         if self.rules.tokenizer.is_some() || !self.reports_tokens() {
@@ -174,6 +181,7 @@ impl Endpoint {
         (name.len() <= NAME_MAX).then(|| CallText { model: name.into(), sum, heaviest, output_max: 0, is_whole: true })
     }
 
+    /// Parses a call that may be merged. Head and size are checked before the body is read.
     fn mergeable(&self, head: &Parts, body: &Bytes, secret: &DigestKey) -> Result<MergeableCall, UnbatchedCall> {
         if let Some(reason) = self.check_head(head) {
             return Err(reason.into());
@@ -240,8 +248,9 @@ impl Endpoint {
         key
     }
 
-    /// Parses a call whose body is a message. Fields that a policy names are those of JSON, so here
-    /// all of them are compared.
+    /// Parses a call whose body is a gRPC message. The fields in `mergeOver` and `mergeOn` of a
+    /// policy are those of JSON documents, so they have no effect here: all fields of the message
+    /// are compared.
     fn mergeable_message(
         &self,
         head: &Parts,
@@ -254,6 +263,7 @@ impl Endpoint {
         let message = grpc_request::read(body, self.rules.item_count_max)?;
         let mut key = self.begin_key(head, secret);
         key.push_field(&message.fields);
+        // One empty field for each, so that the key has the fields that `key_parts` expects.
         self.rules.merge_on_fields.iter().for_each(|_| key.push_field(b""));
         let content_type = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
         key.push_field(&[&message.key_class(), content_type].concat());
@@ -271,6 +281,7 @@ impl Endpoint {
         items: &mut ItemSpans,
         key: &mut MergeKeyBuilder,
     ) -> Result<(), ItemError> {
+        // Members that may differ. They are removed from shared calls and left out of the key.
         let over: Vec<Pointer> = self.rules.merge_over_fields.iter().chain(&self.shape.call_id).cloned().collect();
         let (cuts, mut without) = items::removal_spans(doc, root, &over)?;
         // A removed field must neither contain items nor be part of one.
@@ -280,8 +291,10 @@ impl Endpoint {
         if replaced().any(touches) {
             return Err(ItemError::Form);
         }
+        // The items are left out of the key as well.
         without.extend(replaced().map(|value| value.start));
         without.sort_unstable();
+        // A key that differs only in case from one on the path to these positions is ambiguous.
         let pointers: Vec<&Pointer> = self
             .shape
             .positions()
@@ -315,10 +328,13 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Writes the class of the items to the key, and the items themselves where counters can be
+    /// divided only if all items are equal.
     fn write_class(&self, doc: &[u8], items: &ItemSpans, key: &mut MergeKeyBuilder) -> Result<(), ItemError> {
         let mut class = Vec::new();
         items::class(doc, items, &self.shape, &mut class)?;
         key.push_field(&class);
+        // The name of the items is not among the fields, from which they are left out.
         if self.shape.is_sole_member {
             let name = Members::new(doc, json::root(doc)).next().map(|member| member.key.inner_bytes(doc));
             key.push_field(&unescape(name.unwrap_or_default()));
@@ -348,9 +364,9 @@ fn unbatched_field(doc: &[u8], root: Span, shape: &ProtocolShape) -> Option<Unme
         let value = member.value.of(doc);
         // Servers of the known protocols interpret `1` and `"true"` as true. On a Generic route,
         // the field may have any meaning.
-        let asks = value == b"true" || (!shape.known.is_empty() && !matches!(value, b"false" | b"null"));
+        let is_requested = value == b"true" || (!shape.known.is_empty() && !matches!(value, b"false" | b"null"));
         let is_mergeable = shape.merges_streams() && value == b"true";
-        if *key == *b"stream" && asks && !is_mergeable {
+        if *key == *b"stream" && is_requested && !is_mergeable {
             return Some(UnmergeableReason::Streaming);
         }
         let Some((_, when)) = shape.unbatched_fields.iter().find(|(name, _)| *name.as_bytes() == *key) else {

@@ -80,12 +80,15 @@ pub struct Routes {
     routes: Vec<Route>,
 }
 
+/// A compiled route.
 #[derive(Debug)]
 struct Route {
     rules: Arc<RouteRules>,
+    /// One endpoint for each adapter that the rules allow.
     endpoints: Vec<(Adapter, Arc<Endpoint>)>,
-    /// The route matches every path that an adapter recognises.
+    /// `true` if the route matches every path that an adapter recognises.
     any_path: bool,
+    /// [`Endpoint::generation`] of its endpoints.
     generation: u64,
 }
 
@@ -156,8 +159,9 @@ pub struct Endpoint {
     pub(crate) common: Arc<SharedHeaderRules>,
     pub(crate) shape: ProtocolShape,
     pub(crate) too_large: Vec<TooLargeSign>,
-    /// Distinguishes this endpoint from those of other rules, so that calls parsed before and after
-    /// a reload never share a batch ([`Routes::after`]).
+    /// A random number that is part of merge keys. It differs between endpoints with different
+    /// rules, so that calls parsed before and after a change of the rules never share a batch
+    /// ([`Routes::after`]).
     pub(crate) generation: u64,
 }
 
@@ -214,7 +218,8 @@ impl Routes {
             |route: &&Route| route.rules.method == *method && (route.any_path || route.rules.path.matches(path));
         let route = self.routes.iter().find(matches)?;
         let adapter = Adapter::recognise(route.rules.protocol, path)?;
-        // A protocol may have no adapter that merges calls for text.
+        // The rule for merging may select another adapter for calls for text, which the protocol
+        // may not have.
         route.endpoint(adapter.under(route.rules.merge, path)).or_else(|| route.endpoint(adapter))
     }
 
@@ -228,7 +233,8 @@ impl Routes {
         route.endpoint(Adapter::merged_text(path)?)
     }
 
-    /// Returns the endpoint for calls for text that an endpoint which merges them cannot merge.
+    /// Returns the endpoint that queues calls for text without merging them, for a call that the
+    /// endpoint `merging` cannot merge. `None` if `merging` is not for text.
     #[must_use]
     pub fn queued_form(&self, merging: &Endpoint, path: &str) -> Option<Arc<Endpoint>> {
         let route = self.routes.get(merging.route).filter(|_| merging.shape.generation.is_some())?;
@@ -286,6 +292,7 @@ impl Routes {
 // === impl Route ===
 
 impl Route {
+    /// Returns the endpoint of an adapter, if the route has it.
     fn endpoint(&self, adapter: Adapter) -> Option<Arc<Endpoint>> {
         self.endpoints.iter().find(|(own, _)| *own == adapter).map(|(_, endpoint)| Arc::clone(endpoint))
     }

@@ -1,9 +1,9 @@
-//! Protocols as data: the positions of items and results, and the rules for joining and splitting
+//! Protocols as data: the positions of items and results, and the rules for merging and splitting
 //! them.
 //!
 //! Every adapter is a [`ProtocolShape`]; the code that parses, merges and splits is independent of
 //! the protocol. `generic` creates a shape from a policy, and the other adapters define constant
-//! ones.
+//! ones. Positions are JSON Pointers (RFC 6901) in the body of a call or of its response.
 
 use crate::json::Base64Form;
 use crate::pointer::Pointer;
@@ -13,27 +13,32 @@ use crate::pointer::Pointer;
 #[derive(Debug, Clone)]
 pub(crate) struct ProtocolShape {
     pub(crate) payload: Payload,
-    /// Parallel arrays of items.
+    /// Position of the items: a list, or several parallel lists that each have one part of every
+    /// item, such as the first and the second text of pairs.
     pub(crate) items: Vec<Pointer>,
-    /// Other positions of the items. A call has items at one position only.
+    /// Other positions in place of `items`. A call has items at one position only.
     pub(crate) alternatives: Vec<Vec<Pointer>>,
-    /// A single value in the first list stands for one at each place of the other lists.
+    /// `true` if a single value in the first list is combined with every value of the second one.
     pub(crate) repeats_first: bool,
     /// A field that holds a single item instead of `items[0]`.
     pub(crate) single: Option<Pointer>,
-    /// Bare values that `items` may hold.
+    /// Values that `items` may have in place of a list of one.
     pub(crate) bare: BareValue,
+    /// Interpretation of a list at the position of the items.
     pub(crate) item_is: ItemIs,
+    /// Property that the items of a batch must have in common.
     pub(crate) class: Class,
     pub(crate) results: ResultLayout,
     /// A tensor that a call may have in place of its items, and a response in place of its results.
     pub(crate) tensor: Option<TensorPointers>,
-    /// Name of the result for a client that uses the single form.
+    /// Name of the results, in place of that of their list, for a client with a bare item or with
+    /// `single`.
     pub(crate) single_result: Option<String>,
-    /// A client with a scalar item receives its result bare rather than as a list.
+    /// `true` if a client with a bare item receives its result bare rather than as a list of one.
     pub(crate) unwrap: bool,
-    /// The results are sorted by the server rather than in the order of the items.
+    /// `true` if the server sorts the results, for example by score. They keep that order.
     pub(crate) sorted: bool,
+    /// The index of its item in each result; `None` if results have none.
     pub(crate) index: Option<ResultIndex>,
     /// A text that the server reads beside the items; `None` if there is none.
     pub(crate) shared_text: Option<SharedText>,
@@ -41,39 +46,43 @@ pub(crate) struct ProtocolShape {
     pub(crate) generation: Option<TextGeneration>,
     /// Type that each result must have.
     pub(crate) element: ResultType,
+    /// Position in a result of the error of an item that failed, and the status of the response to
+    /// a call that consists of such an item.
     pub(crate) per_item_error: Option<(Pointer, u16)>,
     /// Ids of the whole response.
     pub(crate) ids: Vec<Pointer>,
-    /// An id that a call may have, and that its response repeats. Shared calls leave it out.
+    /// An id that a call may have, and that its response repeats. It is removed from shared calls.
     pub(crate) call_id: Option<Pointer>,
-    /// A list of names of columns in the response, which every member of a shared call may receive.
+    /// The names of columns in a response, a list that every member of a shared call may receive.
     pub(crate) names: Option<Pointer>,
-    /// An id consists of a prefix and the client's `x-request-id`, if it sent one (vLLM).
+    /// `true` if an id consists of a prefix and the client's `x-request-id`, if it sent one (vLLM).
     pub(crate) id_from_request: bool,
+    /// Counters of the whole response, which are divided among the members of a batch or removed.
     pub(crate) counters: Counters,
     /// Measure by which counters are divided.
     pub(crate) share_by: Measure,
     /// Measure of the weight of a batch.
     pub(crate) weight: Measure,
-    /// Fields that the protocol defines. A key that differs only in case is ambiguous.
+    /// Fields that the protocol defines. A key that differs from one of them only in case is
+    /// ambiguous. Empty if the fields are unknown.
     pub(crate) known: &'static [&'static str],
     /// Fields that prevent merging.
     pub(crate) unbatched_fields: &'static [(&'static str, UnbatchedIf)],
-    /// Members below other ones that prevent merging if they are present.
+    /// Positions of nested members that prevent merging if they are present.
     pub(crate) unbatched_members: &'static [&'static str],
     /// The field that names the model.
     pub(crate) model: Option<Pointer>,
-    /// Accepts `NaN` and `Infinity` as numbers in a request.
+    /// `true` if requests may have `NaN` and `Infinity` as numbers.
     pub(crate) lenient: bool,
     /// Members of a response, besides results, ids and counters, as names separated by slashes. Every
     /// member of a shared call may receive their scalar values.
     pub(crate) envelope: &'static [&'static str],
     /// Path of shared calls, if it differs from the path of their members.
     pub(crate) upstream_path: Option<ListPath>,
-    /// The items are the only member of the document, whatever its name.
+    /// `true` if the document of a call has one member, of any name, with the items as its value.
     pub(crate) is_sole_member: bool,
-    /// The content type has the length of the document before tensors in binary form, instead of a
-    /// header of its own (`SageMaker`).
+    /// `true` if the content type has the length of the document before tensors in binary form,
+    /// instead of a header of its own (`SageMaker`).
     pub(crate) is_framed_by_type: bool,
 }
 
@@ -82,7 +91,7 @@ pub(crate) struct ProtocolShape {
 pub(crate) enum ListPath {
     /// This path.
     Whole(String),
-    /// The path of the members, and these steps after it.
+    /// The path of the members with this suffix.
     Below(&'static str),
 }
 
@@ -101,14 +110,14 @@ pub(crate) enum Payload {
     Generation(StreamRule),
 }
 
-/// The calls for text whose response streams.
+/// Condition under which the response to a call for text is streamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamRule {
-    /// Those that request it.
+    /// The call requests a stream.
     IfRequested,
-    /// Those that do not decline it.
+    /// The call does not decline a stream.
     UnlessDeclined,
-    /// All.
+    /// Always.
     Always,
 }
 
@@ -120,16 +129,16 @@ pub(crate) enum BareValue {
     Always,
 }
 
-/// Interpretation of a flat list.
+/// Interpretation of a list at the position of the items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ItemIs {
     /// A list of items.
     Element,
-    /// No list of items: each item is a list.
+    /// A list of items, each of which is a list.
     Row,
-    /// A single item if it consists of numbers.
+    /// A single item if it consists of numbers, otherwise a list of items that are lists.
     Numbers,
-    /// A single item if it consists of integers, which are token ids.
+    /// A single item if it consists of integers, which are token ids, otherwise a list of items.
     Tokens,
     /// A single item, which consists of one or two texts. Any other list holds such items.
     TextOrPair,
@@ -159,10 +168,10 @@ pub(crate) enum Class {
 pub(crate) enum ResultLayout {
     /// Parallel arrays, one element for each item.
     Lists(Vec<Pointer>),
-    /// The list at `at`, or the lists in the members of an object there, which have some of
-    /// `names`, and the list at `echo` if it is present.
+    /// The list at `at`, or, if there is an object, the lists in its members, which must have
+    /// one of `names`; and the list at `echo` if it is present.
     Columns { at: Pointer, names: &'static [&'static str], echo: Pointer },
-    /// A map with a field of the item as its key.
+    /// A map at `at`, with the value at `key` of each item as the key of its result.
     Map { at: Pointer, key: Pointer },
 }
 
@@ -182,7 +191,7 @@ pub(crate) struct TensorPointers {
 #[derive(Debug, Clone)]
 pub(crate) struct ResultIndex {
     pub(crate) at: Pointer,
-    /// A response without any index is taken in order.
+    /// `true` if a response without any index has its results in the order of the items.
     pub(crate) optional: bool,
 }
 
@@ -190,7 +199,7 @@ pub(crate) struct ResultIndex {
 #[derive(Debug, Clone)]
 pub(crate) struct SharedText {
     pub(crate) at: Pointer,
-    /// The text is read once with each item rather than once in a call.
+    /// `true` if the server reads the text with each item, `false` if once in a call.
     pub(crate) with_each: bool,
 }
 
@@ -201,9 +210,9 @@ pub(crate) struct TextGeneration {
     /// Pointer to the number of results for each item.
     pub(crate) count: &'static str,
     pub(crate) token_ids: TokenIds,
-    /// The token ids of an item are in its results too.
+    /// `true` if a result has the token ids of its item as well.
     pub(crate) has_prompt_ids: bool,
-    /// The server streams the results of several items.
+    /// `true` if the server can stream the results of several items.
     pub(crate) streams: bool,
 }
 
@@ -243,7 +252,7 @@ pub(crate) enum Counters {
     },
 }
 
-/// Treatment of a counter in a batch response.
+/// Treatment of a counter in the response to a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CounterRule {
     /// Divided by the largest remainder method.

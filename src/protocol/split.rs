@@ -59,8 +59,8 @@ const NAME_MAX: usize = 64;
 
 impl Endpoint {
     /// Splits the successful response to the shared call `sent` among `members`, given in the order
-    /// in which they were written. Without `evidence`, members outside the results are assumed to
-    /// be constants. This is meant for responses that no client receives.
+    /// in which they were written. Without `evidence`, members outside the results are copied
+    /// without a check, which is meant for responses that no client receives.
     ///
     /// # Errors
     /// The response is incomplete, does not match the items, or has parts that may quote an input.
@@ -154,25 +154,28 @@ impl Endpoint {
         members.iter().map(reply).collect()
     }
 
-    /// Records the parts of an unbatched response that may be constants of its key.
+    /// Records the parts of an unbatched response that may be constants of its merge key, as
+    /// evidence for later batches.
     pub fn observe_lone(&self, call: &Call, answer: BatchResponse<'_>, evidence: &UnbatchedEvidence) {
         let BatchResponse { status, headers, body } = answer;
         // An error of gRPC has no body.
         let has_body = self.shape.payload != Payload::GrpcTensors;
         let overload = (is_overload(status) && has_body).then_some(AnswerPart::Body(status, body));
-        // A route that must not retry calls needs this evidence before its first batch.
-        let looks = status.is_success() && (!self.idempotent || evidence.is_observed(call));
+        // The members of the body are recorded only where they are needed: in the first responses
+        // of a key, in all of a key after one of its batches had undeclared members, and on routes
+        // that must not retry calls, which need this evidence before their first batch.
+        let is_evidence = status.is_success() && (!self.idempotent || evidence.is_observed(call));
         let body = &self.document(headers, body);
-        let members = if looks { self.undeclared_in_unbatched(body) } else { Vec::new() };
+        let members = if is_evidence { self.undeclared_in_unbatched(body) } else { Vec::new() };
         let headers = head::free_text_headers(headers).map(|name| AnswerPart::Header(name, headers));
         let members = members.iter().map(|own| own.in_response(body));
         let parts = headers.chain(overload).chain(members);
-        evidence.observe(call, ObservedAnswer { guards: !self.idempotent, is_complete: looks }, parts);
+        evidence.observe(call, ObservedAnswer { guards: !self.idempotent, is_complete: is_evidence }, parts);
     }
 
     /// Returns the members of a batch response outside the results that neither the protocol nor
-    /// the policy declares: their paths, and whether an unbatched response has the same bytes
-    /// there.
+    /// the policy declares: their paths, and `true` for those that have the same bytes in the
+    /// unbatched response `lone`.
     #[must_use]
     pub fn undeclared_members(&self, members: &[&Call], body: &Bytes, lone: &Bytes) -> Vec<(String, bool)> {
         let known = self.undeclared_in_unbatched(lone);
@@ -201,6 +204,7 @@ impl Endpoint {
         envelope::undeclared_in_batch(body, &self.shape, &self.rules.respond_with_fields, batch)
     }
 
+    /// Returns the parts of an unbatched response that may quote its input.
     fn undeclared_in_unbatched(&self, body: &[u8]) -> Vec<UndeclaredPart> {
         if self.shape.payload == Payload::GrpcTensors {
             return envelope::undeclared_in_message(body, None);
@@ -208,15 +212,16 @@ impl Endpoint {
         envelope::undeclared_in_unbatched(body, &self.shape, &self.rules.respond_with_fields)
     }
 
-    /// Checks that no result of a member has an item of another one. Where the members cannot be
-    /// isolated, one that is found in some results only is taken for chance.
+    /// Checks that no result of a member quotes an item of another member. Where calls must not be
+    /// retried, an item that occurs in the results of some members only is ignored: it may be there
+    /// by chance, and the members could not be executed again alone.
     fn check_results(
         &self,
         members: &[&Call],
         (results, body): (&LocatedResults, &Bytes),
         (now, evidence): (Tick, &UnbatchedEvidence),
     ) -> Result<(), ResponseMismatch> {
-        // A generated text may have any other one by chance.
+        // A generated text may contain any other text by chance.
         if self.shape.generation.is_some() {
             return Ok(());
         }
@@ -244,7 +249,7 @@ impl Endpoint {
         self.check_parts(leader, &parts, body, (now, evidence))
     }
 
-    /// Checks that undeclared parts of a response are constants of the key of a member.
+    /// Checks that undeclared parts of a response are constants of the merge key of the leader.
     fn check_parts(
         &self,
         leader: &Call,
@@ -275,6 +280,7 @@ pub(crate) fn counts_first_item_only(headers: &HeaderMap) -> bool {
     headers.get(header::SERVER).is_some_and(engines::is_llama_cpp)
 }
 
+/// Returns `true` if the body has a content coding other than `identity`.
 pub(crate) fn has_content_coding(headers: &HeaderMap) -> bool {
     let plain = |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
     !headers.get_all(header::CONTENT_ENCODING).iter().all(plain)

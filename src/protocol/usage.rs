@@ -16,7 +16,7 @@ pub(crate) struct DividedCounter {
     pub(crate) span: Span,
     /// The share of each client.
     pub(crate) parts: Vec<String>,
-    /// The shares are counts rather than estimates.
+    /// `true` if the shares are counts rather than estimates.
     pub(crate) exact: bool,
 }
 
@@ -27,16 +27,18 @@ pub(crate) struct ShareWeights {
     pub(crate) weights: Vec<u64>,
     /// The number of items of each client, in order.
     pub(crate) counts: Vec<usize>,
-    /// All items consist of the same bytes.
+    /// `true` if all items consist of the same bytes.
     pub(crate) identical: bool,
-    /// The weights measure what the server counts, so a total that equals their sum is exact.
+    /// `true` if the weights measure what the server counts, so that the shares of a total that
+    /// equals their sum are exact.
     pub(crate) counted: bool,
 }
 
-/// A number without sign or exponent, in `units` of its last place.
+/// A number without sign or exponent: `units` of its last decimal place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Decimal {
     units: u128,
+    /// Number of decimal places.
     places: usize,
 }
 
@@ -60,11 +62,11 @@ pub(crate) fn divide_usage(
     if kind(doc, usage.start) == JsonType::Object {
         for member in Members::new(doc, usage) {
             let name = unescape(member.key.inner_bytes(doc));
-            let ledger = results.filter(|_| name.starts_with(COMPLETION_TOKENS)).unwrap_or(items);
+            let weights = results.filter(|_| name.starts_with(COMPLETION_TOKENS)).unwrap_or(items);
             let mut leaves = Vec::new();
-            collect(doc, member.value, &name, &mut leaves)?;
+            collect_sums(doc, member.value, &name, &mut leaves)?;
             for span in leaves {
-                counters.push(share(doc, span, ledger)?);
+                counters.push(share(doc, span, weights)?);
             }
         }
     }
@@ -79,10 +81,10 @@ pub(crate) fn divide_usage(
 pub(crate) fn divide_declared(
     doc: &[u8],
     span: Span,
-    ledger: &ShareWeights,
+    weights: &ShareWeights,
 ) -> Result<Option<DividedCounter>, IndivisibleCounter> {
     match kind(doc, span.start) {
-        JsonType::Number => share(doc, span, ledger).map(Some),
+        JsonType::Number => share(doc, span, weights).map(Some),
         JsonType::Null | JsonType::Bool | JsonType::String => Ok(None),
         JsonType::Object | JsonType::Array => Err(IndivisibleCounter),
     }
@@ -90,8 +92,8 @@ pub(crate) fn divide_declared(
 
 /// Divides the number in a header. Returns the share of each client, and whether the shares are
 /// exact.
-pub(crate) fn divide_header(value: &[u8], ledger: &ShareWeights) -> Option<(Vec<String>, bool)> {
-    let counter = share(value, Span { start: 0, end: value.len() }, ledger).ok()?;
+pub(crate) fn divide_header(value: &[u8], weights: &ShareWeights) -> Option<(Vec<String>, bool)> {
+    let counter = share(value, Span { start: 0, end: value.len() }, weights).ok()?;
     Some((counter.parts, counter.exact))
 }
 
@@ -126,7 +128,7 @@ pub(crate) fn add_numbers(values: &[(&[u8], Span)]) -> Result<Vec<(Span, String)
     Ok(sums.into_iter().flatten().map(|(_, span, sum)| (span, sum.to_text())).collect())
 }
 
-/// Lists the numbers in a value with their paths.
+/// Lists the numbers in a value with their paths. The elements of an array have the same path.
 fn locate_numbers(doc: &[u8], value: Span, path: &mut Vec<u8>, out: &mut Vec<(Vec<u8>, Span)>) {
     let length = path.len();
     let mut descend = |name: &[u8], value: Span| {
@@ -145,22 +147,26 @@ fn locate_numbers(doc: &[u8], value: Span, path: &mut Vec<u8>, out: &mut Vec<(Ve
     }
 }
 
-fn collect(doc: &[u8], value: Span, name: &[u8], leaves: &mut Vec<Span>) -> Result<(), IndivisibleCounter> {
+/// Lists the numbers in a value that are not zero and are sums by the name of their member.
+///
+/// # Errors
+/// A number other than zero has a name of unknown meaning.
+fn collect_sums(doc: &[u8], value: Span, name: &[u8], leaves: &mut Vec<Span>) -> Result<(), IndivisibleCounter> {
     match kind(doc, value.start) {
         JsonType::Object => {
             for member in Members::new(doc, value) {
-                collect(doc, member.value, &unescape(member.key.inner_bytes(doc)), leaves)?;
+                collect_sums(doc, member.value, &unescape(member.key.inner_bytes(doc)), leaves)?;
             }
         }
         JsonType::Array => {
             for element in Elements::new(doc, value) {
-                collect(doc, element, name, leaves)?;
+                collect_sums(doc, element, name, leaves)?;
             }
         }
         JsonType::Number => {
-            let sums = [&b"tokens"[..], b"characters"].iter().any(|end| name.ends_with(end));
+            let is_sum = [&b"tokens"[..], b"characters"].iter().any(|end| name.ends_with(end));
             if !is_zero(value.of(doc)) {
-                if !sums {
+                if !is_sum {
                     return Err(IndivisibleCounter);
                 }
                 leaves.push(value);
@@ -184,8 +190,10 @@ fn adjust_total_tokens(doc: &[u8], usage: Span, counters: &mut [DividedCounter])
     };
     let units =
         |span: Span| Decimal::parse(span.of(doc)).filter(|number| number.places == 0).map(|number| number.units);
-    let (Some(a), Some(b), Some(sum)) = (units(prompt), units(completion), units(total)) else { return };
-    if a + b != sum {
+    let (Some(of_prompt), Some(of_completion), Some(sum)) = (units(prompt), units(completion), units(total)) else {
+        return;
+    };
+    if of_prompt + of_completion != sum {
         return;
     }
     // A counter of zero has no shares.
@@ -204,18 +212,19 @@ fn adjust_total_tokens(doc: &[u8], usage: Span, counters: &mut [DividedCounter])
     }
 }
 
-fn share(doc: &[u8], span: Span, ledger: &ShareWeights) -> Result<DividedCounter, IndivisibleCounter> {
+/// Divides the number at `span`.
+fn share(doc: &[u8], span: Span, weights: &ShareWeights) -> Result<DividedCounter, IndivisibleCounter> {
     let total = Decimal::parse(span.of(doc)).ok_or(IndivisibleCounter)?;
     // A count written as a decimal, such as `9.0`, is divided as an integer.
     let scale = if total.is_whole() { total.scale() } else { 1 };
-    let counted = total.places == 0 || scale > 1;
-    let (each, exact) = ledger.apportion(total.units / scale, counted);
+    let counts_units = total.places == 0 || scale > 1;
+    let (each, exact) = weights.apportion(total.units / scale, counts_units);
     let mut each = each.into_iter();
     let mut part = |count: &usize| {
         let units = each.by_ref().take(*count).sum::<u128>() * scale;
         Decimal { units, places: total.places }.to_text()
     };
-    Ok(DividedCounter { span, parts: ledger.counts.iter().map(&mut part).collect(), exact })
+    Ok(DividedCounter { span, parts: weights.counts.iter().map(&mut part).collect(), exact })
 }
 
 /// Returns `true` for a whole number up to `max`, and for a number that division rejects.
@@ -233,8 +242,8 @@ pub(crate) fn is_zero(number: &[u8]) -> bool {
 
 impl ShareWeights {
     /// Returns the share of each item, and whether the shares are known rather than estimated.
-    /// `count` is set if the total counts whole units.
-    fn apportion(&self, total: u128, count: bool) -> (Vec<u128>, bool) {
+    /// `counts_units` is `true` if the total is a whole number.
+    fn apportion(&self, total: u128, counts_units: bool) -> (Vec<u128>, bool) {
         let items = self.weights.len().max(1) as u128;
         let weight: u128 = self.weights.iter().map(|weight| u128::from(*weight)).sum();
         // Equal items have equal shares if the total is divisible.
@@ -242,7 +251,7 @@ impl ShareWeights {
             return (vec![total / items; self.weights.len()], true);
         }
         // The weights are the server's own counts if they add up to the total.
-        if self.counted && count && weight == total {
+        if self.counted && counts_units && weight == total {
             return (self.weights.iter().map(|weight| u128::from(*weight)).collect(), true);
         }
         (largest_remainder(total, &self.weights), total == 0)
@@ -306,6 +315,7 @@ impl Decimal {
         format!("{whole}.{fraction}")
     }
 
+    /// Returns the number of units in one.
     fn scale(self) -> u128 {
         (0..self.places).fold(1, |scale, _| scale * 10)
     }

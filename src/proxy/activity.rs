@@ -26,21 +26,21 @@ const RELAY_SILENCE: Duration = Duration::from_secs(10);
 /// Sentinel for an instant that is not set: zero is before any connection.
 const NEVER: u64 = 0;
 
-/// The activity of one connection.
+/// The activity of one connection. Instants are the nanoseconds of a [`Tick`], or [`NEVER`].
 #[derive(Debug)]
 pub(super) struct ConnectionActivity {
     clock: Clock,
-    /// Calls with a response that is not taken completely, and uploads.
+    /// Number of calls with a response that is not taken completely, plus the number of uploads.
     busy: AtomicUsize,
-    /// Requests with an incomplete body.
+    /// Number of requests with an incomplete body.
     uploads: AtomicUsize,
-    /// Calls with a response that has begun.
+    /// Number of calls with a response that has begun and is not taken completely.
     answers: AtomicUsize,
-    /// Response bytes that were passed to hyper and are not written yet.
+    /// Number of response bytes that were passed to hyper and are not written yet.
     unsent: AtomicUsize,
     /// Instant of the last read or write.
     moved_at: AtomicU64,
-    /// Bytes of an HTTP/1 head that has begun.
+    /// Number of bytes of an HTTP/1 head that has begun.
     head_bytes: AtomicUsize,
     /// The connection is relayed as bytes, so its calls are not visible.
     relayed: AtomicBool,
@@ -48,7 +48,7 @@ pub(super) struct ConnectionActivity {
     evicted: AtomicBool,
     /// Set once the client exceeded a limit on control frames or header lines.
     flood: OnceLock<FloodEvent>,
-    /// Responses that are available and of which nothing has been taken.
+    /// Number of responses with available bytes of which nothing has been taken.
     untaken: AtomicUsize,
     /// Instant at which response bytes were last taken, or the first untaken response became
     /// available.
@@ -57,10 +57,13 @@ pub(super) struct ConnectionActivity {
     blocked_since: AtomicU64,
     /// Instant of the first byte after the last response.
     head_since: AtomicU64,
+    /// Instant at which the last call or upload in progress ended, or the connection was opened.
     idle_since: AtomicU64,
+    /// The client uses HTTP/2.
     http2: AtomicBool,
     /// The connection drains: the client is directed to reconnect elsewhere.
-    leaving: AtomicBool,
+    draining: AtomicBool,
+    /// Number of calls since the connection was opened.
     calls: AtomicU64,
     /// The task that reads a relayed connection, which may differ from the connection's task.
     reader: AtomicWaker,
@@ -74,9 +77,9 @@ pub(super) struct ConnectionActivity {
 pub(super) enum TimeoutAction {
     /// No timeout applies in the current state.
     Nothing,
-    /// Close the connection.
+    /// Close the connection at this instant.
     Close(Tick),
-    /// Shut the connection down gracefully.
+    /// Shut the connection down gracefully at this instant.
     End(Tick),
 }
 
@@ -102,7 +105,7 @@ impl ConnectionActivity {
             head_since: AtomicU64::new(NEVER),
             idle_since: AtomicU64::new(now),
             http2: AtomicBool::new(false),
-            leaving: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             reader: AtomicWaker::new(),
             connection: AtomicWaker::new(),
@@ -165,9 +168,10 @@ impl ConnectionActivity {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    /// Returns `true` for a relayed connection, and the start of its silence, if the connection
-    /// waits only for its client: it is idle, or no body of its calls is complete. A relayed
-    /// connection waits once no bytes have moved for [`RELAY_SILENCE`].
+    /// Returns `true` for a relayed connection, and the start of the silence, if the connection
+    /// waits only for its client; otherwise `None`. A relayed connection waits once no bytes have
+    /// moved for [`RELAY_SILENCE`], and any other one while it is idle, or while its only calls are
+    /// incomplete and unanswered.
     pub(super) fn waits_since(&self) -> Option<(bool, Tick)> {
         let moved = self.moved_at.load(Ordering::Relaxed).max(self.idle_since.load(Ordering::Relaxed));
         if self.relayed.load(Ordering::Relaxed) {
@@ -191,7 +195,7 @@ impl ConnectionActivity {
     }
 
     /// Records received bytes.
-    pub(super) fn on_read(&self, first: &[u8]) {
+    pub(super) fn on_read(&self, bytes: &[u8]) {
         let now = self.clock.now().0;
         self.moved_at.store(now, Ordering::Relaxed);
         if self.busy.load(Ordering::Relaxed) > 0 || self.relayed.load(Ordering::Relaxed) {
@@ -201,7 +205,7 @@ impl ConnectionActivity {
             self.head_since.store(now, Ordering::Relaxed);
         }
         if !self.http2.load(Ordering::Relaxed) {
-            self.head_bytes.fetch_add(first.len(), Ordering::Relaxed);
+            self.head_bytes.fetch_add(bytes.len(), Ordering::Relaxed);
         }
     }
 
@@ -261,12 +265,12 @@ impl ConnectionActivity {
 
     /// Starts to drain the connection: responses direct the client to reconnect elsewhere.
     pub(super) fn start_draining(&self) {
-        self.leaving.store(true, Ordering::Relaxed);
+        self.draining.store(true, Ordering::Relaxed);
     }
 
     /// Returns `true` if the connection drains.
     pub(super) fn is_draining(&self) -> bool {
-        self.leaving.load(Ordering::Relaxed)
+        self.draining.load(Ordering::Relaxed)
     }
 
     /// Returns the instant since which no call has been in progress.
@@ -274,7 +278,7 @@ impl ConnectionActivity {
         Tick(self.idle_since.load(Ordering::Relaxed))
     }
 
-    /// Returns the next timeout.
+    /// Returns the next timeout. The first condition that holds decides.
     pub(super) fn next_timeout(&self, limits: &ClientLimits) -> TimeoutAction {
         if self.evicted.load(Ordering::Relaxed) {
             return TimeoutAction::Close(Tick(0));
@@ -290,6 +294,7 @@ impl ConnectionActivity {
         if self.untaken.load(Ordering::Relaxed) > 0 {
             return TimeoutAction::Close(Tick(self.taken_at.load(Ordering::Relaxed)).after(limits.write_timeout));
         }
+        // Calls and uploads in progress have limits of their own.
         if self.busy.load(Ordering::Relaxed) > 0 {
             return TimeoutAction::Nothing;
         }

@@ -32,12 +32,16 @@ pub type BodyGuard = Box<dyn Any + Send + Sync>;
 #[derive(Debug)]
 pub struct Body {
     kind: BodyKind,
+    /// Trailers that follow the bytes of a full or empty body.
     trailers: Option<Box<HeaderMap>>,
-    keep: Option<BodyGuard>,
+    /// Dropped together with the body.
+    guard: Option<BodyGuard>,
     idle: Option<IdleTimer>,
-    /// Marks every frame of a request, and its end.
+    /// Records every frame of a request, and its end.
     upload: Option<ActivityFlag>,
+    /// The guard of a request body, dropped at the end of the body.
     watch: Option<Box<dyn UploadWatch>>,
+    /// The memory charge of a response.
     charge: Option<Box<BufferGuard>>,
 }
 
@@ -45,20 +49,24 @@ pub struct Body {
 /// need is boxed.
 #[derive(Debug)]
 enum BodyKind {
+    /// No bytes, or none left.
     Empty,
+    /// All bytes.
     Full(Bytes),
+    /// Bytes that another task writes.
     Channel(Box<BodyReader>),
-    Stream { rest: Incoming, beside: Option<Box<StreamExtras>> },
+    /// Bytes that hyper receives.
+    Stream { rest: Incoming, extras: Option<Box<StreamExtras>> },
 }
 
-/// Size of the pieces in which bytes that were read ahead are handed over: that of an HTTP/2 frame,
-/// so that the rest stays charged while the client takes nothing.
+/// Size of the pieces in which a prefix is returned: that of an HTTP/2 frame, so that the rest
+/// stays charged while the client takes nothing.
 const PREFIX_PIECE: usize = 16 << 10;
 
 /// Optional state of a streamed body.
 #[derive(Debug, Default)]
 struct StreamExtras {
-    /// Bytes that were read ahead.
+    /// Bytes that were read from the stream before, and precede the rest of it.
     prefix: Bytes,
     tap: Option<Box<dyn BodyTap>>,
 }
@@ -81,7 +89,7 @@ pub trait BodyTap: std::fmt::Debug + Send + Sync {
     /// Observes bytes.
     fn data(&mut self, data: &Bytes);
 
-    /// Observes the end of the body. `trailers` is `true` if trailers follow.
+    /// Observes the end of the bytes. `trailers` is `true` if trailers follow them.
     fn end(&mut self, trailers: bool);
 }
 
@@ -89,7 +97,7 @@ pub trait BodyTap: std::fmt::Debug + Send + Sync {
 
 impl Body {
     const fn new(kind: BodyKind) -> Self {
-        Self { kind, trailers: None, keep: None, idle: None, upload: None, watch: None, charge: None }
+        Self { kind, trailers: None, guard: None, idle: None, upload: None, watch: None, charge: None }
     }
 
     /// Creates an empty body.
@@ -107,7 +115,7 @@ impl Body {
     /// Creates a body that streams from hyper.
     #[must_use]
     pub const fn stream(rest: Incoming) -> Self {
-        Self::new(BodyKind::Stream { rest, beside: None })
+        Self::new(BodyKind::Stream { rest, extras: None })
     }
 
     /// Creates a body from the reader of a channel.
@@ -119,8 +127,8 @@ impl Body {
     #[must_use]
     pub fn with_tap(mut self, mut tap: Box<dyn BodyTap>) -> Self {
         match &mut self.kind {
-            BodyKind::Stream { rest, beside } => {
-                if let Some(StreamExtras { prefix, .. }) = beside.as_deref()
+            BodyKind::Stream { rest, extras } => {
+                if let Some(StreamExtras { prefix, .. }) = extras.as_deref()
                     && !prefix.is_empty()
                 {
                     tap.data(prefix);
@@ -128,7 +136,7 @@ impl Body {
                 if rest.is_end_stream() {
                     tap.end(false);
                 } else {
-                    beside.get_or_insert_default().tap = Some(tap);
+                    extras.get_or_insert_default().tap = Some(tap);
                 }
             }
             BodyKind::Full(bytes) => {
@@ -157,10 +165,10 @@ impl Body {
 
     /// Holds a guard until the body is dropped.
     #[must_use]
-    pub fn with_guard(mut self, keep: impl Any + Send + Sync) -> Self {
-        self.keep = Some(match self.keep.take() {
-            None => Box::new(keep),
-            Some(before) => Box::new((before, keep)),
+    pub fn with_guard(mut self, guard: impl Any + Send + Sync) -> Self {
+        self.guard = Some(match self.guard.take() {
+            None => Box::new(guard),
+            Some(earlier) => Box::new((earlier, guard)),
         });
         self
     }
@@ -206,10 +214,10 @@ impl Body {
         // The last piece exists even if the budget had no room for it.
         held.set_bytes(read.len());
         match &mut self.kind {
-            BodyKind::Stream { beside, .. } => {
-                let beside = beside.get_or_insert_default();
-                debug_assert!(beside.prefix.is_empty(), "what was put back is read before more is read");
-                beside.prefix = read;
+            BodyKind::Stream { extras, .. } => {
+                let extras = extras.get_or_insert_default();
+                debug_assert!(extras.prefix.is_empty(), "what was put back is read before more is read");
+                extras.prefix = read;
                 self.with_charge(held)
             }
             // The body ended with the bytes that were read.
@@ -249,20 +257,20 @@ impl Body {
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
             BodyKind::Channel(reader) => reader.poll_frame(cx).map_err(Into::into),
-            BodyKind::Stream { rest, beside: None } => Pin::new(rest).poll_frame(cx).map_err(Into::into),
-            BodyKind::Stream { rest, beside: Some(beside) } => {
-                if !beside.prefix.is_empty() {
-                    let piece = beside.prefix.split_to(beside.prefix.len().min(PREFIX_PIECE));
+            BodyKind::Stream { rest, extras: None } => Pin::new(rest).poll_frame(cx).map_err(Into::into),
+            BodyKind::Stream { rest, extras: Some(extras) } => {
+                if !extras.prefix.is_empty() {
+                    let piece = extras.prefix.split_to(extras.prefix.len().min(PREFIX_PIECE));
                     if let Some(charge) = &mut self.charge {
-                        charge.set_bytes(beside.prefix.len());
+                        charge.set_bytes(extras.prefix.len());
                     }
                     return Poll::Ready(Some(Ok(Frame::data(piece))));
                 }
                 let frame = Pin::new(&mut *rest).poll_frame(cx);
-                if let (Poll::Ready(frame), Some(looks)) = (&frame, &mut beside.tap)
-                    && feed_tap(frame.as_ref(), &mut **looks, rest.is_end_stream())
+                if let (Poll::Ready(frame), Some(tap)) = (&frame, &mut extras.tap)
+                    && feed_tap(frame.as_ref(), &mut **tap, rest.is_end_stream())
                 {
-                    beside.tap = None;
+                    extras.tap = None;
                 }
                 frame.map_err(Into::into)
             }
@@ -322,8 +330,8 @@ impl HttpBody for Body {
             BodyKind::Empty => self.trailers.is_none(),
             BodyKind::Full(_) => false,
             BodyKind::Channel(reader) => reader.is_end(),
-            BodyKind::Stream { rest, beside } => {
-                beside.as_ref().is_none_or(|beside| beside.prefix.is_empty()) && rest.is_end_stream()
+            BodyKind::Stream { rest, extras } => {
+                extras.as_ref().is_none_or(|extras| extras.prefix.is_empty()) && rest.is_end_stream()
             }
         }
     }
@@ -335,10 +343,10 @@ impl HttpBody for Body {
             BodyKind::Empty => SizeHint::with_exact(0),
             BodyKind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             BodyKind::Channel(_) => SizeHint::default(),
-            BodyKind::Stream { rest, beside: None } => rest.size_hint(),
-            BodyKind::Stream { rest, beside: Some(beside) } => {
+            BodyKind::Stream { rest, extras: None } => rest.size_hint(),
+            BodyKind::Stream { rest, extras: Some(extras) } => {
                 let mut hint = rest.size_hint();
-                let more = beside.prefix.len() as u64;
+                let more = extras.prefix.len() as u64;
                 if let Some(upper) = hint.upper() {
                     hint.set_upper(upper + more);
                 }

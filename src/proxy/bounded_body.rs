@@ -28,11 +28,12 @@ pub struct ReadLimits {
     pub idle: Duration,
     /// Instant by which the body must be complete.
     pub until: Option<Instant>,
-    /// Minimum rate from the first byte on.
+    /// Minimum rate from the first byte on; `None`: any rate.
     pub floor: Option<MinRate>,
-    /// The body may be evicted while more of it is awaited.
+    /// `true` if the body may be evicted while more of it is awaited: it is an upload of a client.
     pub evictable: bool,
-    /// The body will be copied, so room for twice its bytes is charged, if there is any.
+    /// `true` if the body will be copied, so that twice its bytes are charged if the budget has
+    /// room.
     pub is_copied: bool,
 }
 
@@ -46,11 +47,11 @@ pub struct MinRate {
     pub window: Duration,
 }
 
-/// The current window of a body.
+/// The current window in which the rate of a body is measured.
 struct RateWindow {
     floor: MinRate,
-    /// Bytes that had arrived at the start of the window.
-    before: usize,
+    /// Number of bytes that had arrived at the start of the window.
+    at_start: usize,
     end: Pin<Box<Sleep>>,
 }
 
@@ -95,12 +96,14 @@ pub enum StopReason {
 /// A buffer for the frames of a body. A body of one frame is returned without a copy.
 #[derive(Debug, Default)]
 pub struct FrameBuffer {
+    /// The first frame; empty once it is copied to `all`.
     first: Bytes,
+    /// The bytes of several frames.
     all: BytesMut,
-    /// Announced length of the whole body, if any.
+    /// Announced length of the whole body in bytes, if any.
     announced: Option<usize>,
-    /// Reserves the announced length at once. This applies to model servers, which are trusted to
-    /// send it; a client may announce a length and send nothing.
+    /// `true` to reserve the announced length at once. This is for model servers, which are trusted
+    /// to send it; a client may announce a length and send nothing.
     at_once: bool,
 }
 
@@ -245,17 +248,17 @@ impl StopReason {
 
 impl RateWindow {
     fn new(floor: MinRate) -> Self {
-        Self { floor, before: 0, end: Box::pin(sleep(floor.window)) }
+        Self { floor, at_start: 0, end: Box::pin(sleep(floor.window)) }
     }
 
     /// Resolves at the end of a window in which too few bytes arrived, given `size` bytes in total.
     async fn missed(&mut self, size: usize) {
         loop {
             self.end.as_mut().await;
-            if size - self.before < self.floor.bytes {
+            if size - self.at_start < self.floor.bytes {
                 return;
             }
-            self.before = size;
+            self.at_start = size;
             self.end.set(sleep(self.floor.window));
         }
     }
@@ -273,9 +276,9 @@ impl FrameBuffer {
         if self.all.is_empty() {
             // Exactly the bytes present, because most bodies of several frames have two. The buffer
             // doubles from here on.
-            let there = self.first.len() + data.len();
-            let whole = self.announced.filter(|announced| self.at_once && *announced > there);
-            self.all = BytesMut::with_capacity(whole.unwrap_or(there));
+            let present = self.first.len() + data.len();
+            let whole = self.announced.filter(|announced| self.at_once && *announced > present);
+            self.all = BytesMut::with_capacity(whole.unwrap_or(present));
             self.all.extend_from_slice(&std::mem::take(&mut self.first));
         }
         self.reserve(data.len());

@@ -73,8 +73,8 @@ pub(super) async fn run(
             // A relayed connection drops the state of a served one: the tunnel needs only its two
             // ends, and parses no heads.
             let activity = guard.permit.activity();
-            let flow = ConnectionMemory::new(&proxy.buffers, &activity);
-            let client = MonitoredStream::new(stream, Bytes::new(), (&activity, &flow), (0, guard));
+            let memory = ConnectionMemory::new(&proxy.buffers, &activity);
+            let client = MonitoredStream::new(stream, Bytes::new(), (&activity, &memory), (0, guard));
             Box::pin(relay_connection(&proxy, client, upstream, (ahead, answer))).await;
         }
     }

@@ -29,7 +29,7 @@ use crate::protocol::PeerIdentity;
 const FIRST_CALL_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum idle time of a connection that is to be closed, so that a call already on its way is
 /// still answered.
-const GOODBYE: Duration = Duration::from_secs(1);
+const CLOSE_GRACE: Duration = Duration::from_secs(1);
 /// Maximum age of a connection that was opened while half of the byte budget was held. If it speaks
 /// HTTP/2, it has few streams, and hyper cannot raise their number later.
 const TIGHT_AGE_MAX: Duration = Duration::from_secs(60);
@@ -41,13 +41,13 @@ const HYPER_HEADERS_MAX: usize = 100;
 const UPSTREAM: usize = 0;
 const CLIENT: usize = 1;
 
-/// Serves a connection to its end. `ahead` contains the bytes already read from it, and `peer` the
+/// Serves a connection to its end. `prefix` contains the bytes already read from it, and `peer` the
 /// identity from its client certificate, if any. `guard` is held as long as the stream, also inside
 /// a tunnel.
 pub(super) async fn run(
     proxy: Arc<Proxy>,
     (stream, peer): (ClientStream, Option<PeerIdentity>),
-    ahead: Bytes,
+    prefix: Bytes,
     mut state: watch::Receiver<ListenerState>,
     guard: ConnectionGuard,
 ) {
@@ -56,30 +56,30 @@ pub(super) async fn run(
     let lane = proxy.forward.lane();
     let is_tight = proxy.buffers.is_half_full();
     let builder = builder(&proxy.config.client, &guard.permit, is_tight);
-    let flow = ConnectionMemory::new(&proxy.buffers, &activity);
-    let calls = CallService::new(&proxy, &lane, (&activity, &flow), (client, peer));
+    let memory = ConnectionMemory::new(&proxy.buffers, &activity);
+    let calls = CallService::new(&proxy, &lane, (&activity, &memory), (client, peer));
     let io = TokioIo::new(MonitoredStream::new(
         stream,
-        ahead,
-        (&activity, &flow),
+        prefix,
+        (&activity, &memory),
         (proxy.config.client.head_bytes_max, guard),
     ));
     let mut connection = pin!(builder.serve_connection_with_upgrades(io, calls));
-    // HTTP/2 connections have a maximum age. Jitter keeps connections that were opened together
-    // from closing together.
+    // A connection with calls in progress is shut down gracefully at its maximum age. Jitter keeps
+    // connections that were opened together from closing together.
     let age = proxy.config.client.http2.age_max.min(if is_tight { TIGHT_AGE_MAX } else { Duration::MAX });
-    let old = clock.now().after(age.mul_f64(1.0 + 0.1 * rand::random::<f64>()));
+    let age_end = clock.now().after(age.mul_f64(1.0 + 0.1 * rand::random::<f64>()));
     let mut timer = LazyTimer::new(clock);
     let mut state = pin!(async {
         // An error means that the sender was dropped because the process ends: treated the same.
         state.wait_for(|state| *state != ListenerState::Serving).await.ok();
     });
-    let mut over = pin!(proxy.cut.cancelled());
-    let (mut leaving, mut ending): (Option<Tick>, Option<Tick>) = (None, None);
+    let mut drain_end = pin!(proxy.cut.cancelled());
+    let (mut draining_since, mut shutdown_at): (Option<Tick>, Option<Tick>) = (None, None);
     let (mut cut, mut is_flood_recorded) = (false, false);
     let sides = TaskSides::<3>::new();
     std::future::poll_fn(|cx| {
-        let turn = sides.poll(cx, |side, cx| match side {
+        let polled = sides.poll(cx, |side, cx| match side {
             UPSTREAM => {
                 lane.poll_drive(cx);
                 Poll::Pending
@@ -87,13 +87,15 @@ pub(super) async fn run(
             // An error at this point is caused by the client, such as a malformed head or a reset.
             // hyper has sent a response where one is possible.
             CLIENT => connection.as_mut().poll(cx).map(drop),
+            // The unnamed side.
             _ => {
-                if leaving.is_none() && state.as_mut().poll(cx).is_ready() {
-                    leaving = Some(clock.now());
+                if draining_since.is_none() && state.as_mut().poll(cx).is_ready() {
+                    draining_since = Some(clock.now());
                     activity.start_draining();
                 }
-                if !cut && over.as_mut().poll(cx).is_ready() {
+                if !cut && drain_end.as_mut().poll(cx).is_ready() {
                     cut = true;
+                    // Pass-through calls are polled by this task, and fail with `draining` now.
                     sides.mark_woken(CLIENT);
                 }
                 Poll::Pending
@@ -103,19 +105,19 @@ pub(super) async fn run(
             is_flood_recorded = true;
             proxy.floods.on_flood(clock.now(), client, flood.reason, &proxy.metrics);
         }
-        if turn == PollResult::Done {
+        if polled == PollResult::Done {
             return Poll::Ready(());
         }
         activity.register_task(cx.waker());
         loop {
-            let due = next_action((ending, leaving), &activity, &proxy.config.client, old);
+            let due = next_action((shutdown_at, draining_since), &activity, &proxy.config.client, age_end);
             let (TimeoutAction::Close(at) | TimeoutAction::End(at)) = due else { return Poll::Pending };
-            if !timer.poll_due(cx, at, turn) {
+            if !timer.poll_due(cx, at, polled) {
                 return Poll::Pending;
             }
             match due {
                 TimeoutAction::End(_) => {
-                    ending = Some(clock.now());
+                    shutdown_at = Some(clock.now());
                     connection.as_mut().graceful_shutdown();
                     // The shutdown frames are written in the next poll.
                     sides.mark_woken(CLIENT);
@@ -128,20 +130,21 @@ pub(super) async fn run(
     .await;
 }
 
-/// Returns the next action on a connection: `ending` is the instant of its graceful shutdown,
-/// `leaving` that of the listener's, and `old` the end of its maximum age.
+/// Returns the next action on a connection. `shutdown_at` is the instant at which its graceful
+/// shutdown began, `draining_since` the instant at which the listener began to drain, and `age_end`
+/// the end of its maximum age.
 fn next_action(
-    (ending, leaving): (Option<Tick>, Option<Tick>),
+    (shutdown_at, draining_since): (Option<Tick>, Option<Tick>),
     activity: &ConnectionActivity,
     limits: &ClientLimits,
-    old: Tick,
+    age_end: Tick,
 ) -> TimeoutAction {
     // The client was sent GOAWAY with the last stream that was received. A graceful shutdown would
     // raise that stream, which is not allowed (RFC 9113, 6.8).
     if activity.is_flooded() {
         return activity.next_timeout(limits);
     }
-    match (ending, leaving, activity.next_timeout(limits)) {
+    match (shutdown_at, draining_since, activity.next_timeout(limits)) {
         // An HTTP/2 client can be notified at once (GOAWAY) without losing a call. Its first call
         // may be on its way.
         (None, Some(since), _) if activity.is_http2() => {
@@ -150,13 +153,15 @@ fn next_action(
         // An HTTP/1 client is notified by the response to a call. A connection without a call stays
         // open for a moment, because a call may be on its way.
         (None, Some(since), TimeoutAction::End(_)) => {
-            TimeoutAction::End(since.max(activity.idle_since()).after(GOODBYE))
+            TimeoutAction::End(since.max(activity.idle_since()).after(CLOSE_GRACE))
         }
-        (None, _, TimeoutAction::Nothing) => TimeoutAction::End(old),
+        // A call is in progress.
+        (None, _, TimeoutAction::Nothing) => TimeoutAction::End(age_end),
         // The shutdown was sent and the connection is idle: the peer has a moment to react.
         (Some(since), _, TimeoutAction::End(_)) => {
-            TimeoutAction::Close(since.max(activity.idle_since()).after(GOODBYE))
+            TimeoutAction::Close(since.max(activity.idle_since()).after(CLOSE_GRACE))
         }
+        // The timeouts of the connection itself.
         (_, _, due) => due,
     }
 }
@@ -205,10 +210,10 @@ impl LazyTimer {
 
     /// Returns `true` if `at` has passed; otherwise the task is woken at that instant. If the sides
     /// were busy in this poll, a timer that has not fired is not polled.
-    fn poll_due(&mut self, cx: &mut Context<'_>, at: Tick, turn: PollResult) -> bool {
+    fn poll_due(&mut self, cx: &mut Context<'_>, at: Tick, polled: PollResult) -> bool {
         let at: Instant = self.clock.instant(at);
         if let Some(sleep) = &self.sleep
-            && turn == PollResult::Busy
+            && polled == PollResult::Busy
             && sleep.deadline() <= at
             && !sleep.is_elapsed()
         {

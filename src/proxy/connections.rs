@@ -2,9 +2,12 @@
 //!
 //! At the limit, a new connection evicts connections that wait only for their client, first those
 //! of the address with the most connections, and among them the ones that have been silent the
-//! longest. Idle and stalled connections therefore block no calls, from any address. A new
-//! connection of an address that holds more than the mean evicts those of the same address, else
-//! any that was silent for long, and at intervals.
+//! longest. Idle and stalled connections therefore block no calls, from any address.
+//!
+//! For a new connection of an address that holds more connections than the mean of all addresses,
+//! waiting connections of that address are evicted or, if it has none, those of any address that
+//! have been silent for [`SILENCE_MIN`]. This happens at most once in [`OWN_EVICTION_INTERVAL`].
+//! The other new connections of the address are refused.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -45,9 +48,9 @@ const WINDOW_MIN: u32 = 65_535;
 const OWN_EVICTION_INTERVAL: Duration = Duration::from_millis(100);
 /// Denominator of the fraction of the permits that connections being closed may occupy.
 const CLOSING_DIVISOR: usize = 8;
-/// Maximum number of yields to the runtime while waiting for them: a few milliseconds. A tunnel
-/// with a stalled other end may take longer.
-const TURNS_MAX: usize = 1_000;
+/// Maximum number of yields to the runtime while evicted connections are closed: a few
+/// milliseconds. A tunnel with a stalled other end may take longer.
+const YIELDS_MAX: usize = 1_000;
 /// Minimum silence of a connection that is evicted under memory pressure, or for an address above
 /// the mean. A shorter silence may be the pause between two calls.
 const SILENCE_MIN: Duration = Duration::from_secs(5);
@@ -148,7 +151,7 @@ impl Connections {
     }
 
     /// Applies a memory pressure level. The highest level stops accepting, and from the level below
-    /// it on silent connections are evicted.
+    /// it on, an eighth of the connections is evicted if they have been silent for `SILENCE_MIN`.
     pub fn set_pressure(&self, level: PressureLevel) {
         self.stopped.send_if_modified(|stopped| {
             let stop = level >= PressureLevel::Stop;
@@ -162,7 +165,7 @@ impl Connections {
     /// Resolves once connections may be accepted: all but a few of the evicted ones are closed, and
     /// the memory pressure is below the highest level.
     pub(super) async fn wait_for_capacity(&self) {
-        for _ in 0..TURNS_MAX {
+        for _ in 0..YIELDS_MAX {
             if self.closing.load(Ordering::Relaxed) <= self.max / CLOSING_DIVISOR {
                 break;
             }
@@ -184,6 +187,8 @@ impl Connections {
         let peer = peer.to_canonical();
         let is_above_mean = self.add_peer(peer, open);
         let state = EvicteeState { peer, activity, task: OnceLock::new(), evicted: AtomicBool::new(false) };
+        // Connections that are being closed do not count: they release their permits when their
+        // tasks run next.
         let has_room = open.saturating_sub(self.closing.load(Ordering::Relaxed)) <= self.max
             || if is_above_mean { self.evict_own(peer) } else { self.evict_for_room(None, Duration::ZERO) };
         let permit = ClientConnectionPermit {
@@ -241,6 +246,8 @@ impl Connections {
     fn evict(&self, most: usize, silence: Duration, of: Option<IpAddr>) -> usize {
         let peers = self.peers().clone();
         let before = Tick(self.clock.now().0.saturating_sub(u64::try_from(silence.as_nanos()).unwrap_or(u64::MAX)));
+        // The highest score first: the address with the most connections, connections that are not
+        // relayed before those that are, and the longest silence.
         let ranked = self.set.ranked_by(|evictee| {
             let peer = evictee.0.peer;
             let (relayed, since) = evictee.waits_since().filter(|(_, since)| *since <= before)?;
@@ -249,6 +256,7 @@ impl Connections {
         });
         let mut evicted = 0;
         for evictee in ranked.iter().take(most) {
+            // Counted before the abort: the permit of an evicted connection subtracts it on drop.
             self.closing.fetch_add(1, Ordering::Relaxed);
             if evictee.evict() {
                 self.metrics.record_shed_connection();
@@ -340,13 +348,14 @@ impl EvictionHandle {
     /// Sets the task that serves the connection.
     pub(super) fn set_task(&self, task: &AbortHandle) {
         self.0.task.set(task.clone()).ok();
+        // An eviction before the task was set could not abort it.
         if self.0.evicted.load(Ordering::Acquire) {
             task.abort();
         }
     }
 
     /// Returns `true` if the connection is relayed as bytes, and the start of its silence. `None`
-    /// if it does not wait for its client.
+    /// if it does not wait for its client, or is evicted already.
     fn waits_since(&self) -> Option<(bool, Tick)> {
         if self.0.evicted.load(Ordering::Relaxed) { None } else { self.0.activity.waits_since() }
     }

@@ -48,6 +48,8 @@ impl Proxy {
         }
     }
 
+    /// Executes a call in parts and joins their responses, or submits the whole call if it cannot
+    /// be divided or the responses cannot be joined.
     async fn submit_divided(
         self: &Arc<Self>,
         whole: Submission,
@@ -132,8 +134,8 @@ impl Proxy {
         Ok(replies)
     }
 
-    /// Executes a part. The error is its outcome if it has no successful response. `waits`: it
-    /// waits for room in a full queue.
+    /// Executes a part. The error is its outcome if it has no successful response. If `waits` is
+    /// `true`, the part waits for room in a full queue.
     async fn execute_part(
         self: Arc<Self>,
         submission: Submission,
@@ -161,9 +163,9 @@ impl Proxy {
         Ok(PartReply { answer, details })
     }
 
-    /// Queues a part. If the queue has no room for it and it waits, it is queued again after the
-    /// `Retry-After` of the refusal, which is the predicted time to drain the queue, unless the
-    /// call would be too late then.
+    /// Queues a part. If the queue has no room for it and `waits` is `true`, it is queued again
+    /// after the `Retry-After` of the rejection, which is the predicted time to drain the queue,
+    /// unless the call would be too late then.
     async fn queue_part(&self, submission: Submission, waits: bool) -> SubmitOutcome {
         let now = self.clock.now();
         // An SLO ends no call on a route that serves late calls.
@@ -185,8 +187,9 @@ const fn is_without_room(kind: FailureKind) -> bool {
     matches!(kind, FailureKind::QueueFull | FailureKind::BytesFull | FailureKind::TenantShare)
 }
 
-/// Returns the outcome of a call of which a part failed. The response of the server to the part
-/// counts from its first item, so a header names the items of the call, from 0 and both included.
+/// Returns the outcome of a call of which a part failed. The error of the server may name items by
+/// their index in the part, so a header has the range of the part in the call: the indices of its
+/// first and its last item.
 fn with_items(outcome: SubmitOutcome, items: Option<&Range<usize>>) -> SubmitOutcome {
     match (outcome, items) {
         (SubmitOutcome::Reply(mut answer, details), Some(items)) => {

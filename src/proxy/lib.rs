@@ -2,13 +2,14 @@
 //! sends the responses. Traffic that no protocol adapter recognises is forwarded unmodified.
 //!
 //! ```text
-//! listener ─ accept ─▶ (terminate: TLS) ─▶ connection (hyper, watched) ─▶ route ─┐
-//! ┌──────────────────────────────────────────────────────────────────────────────┘
-//! ├─ pass: a lane pinned to the connection, bytes untouched
-//! └─ merge: collect ▶ read ▶ scheduler ▶ response | unbatched | failure
+//! listener ─ accept ─▶ (terminate: TLS) ─▶ connection (hyper) ─▶ session ─▶ service::routing ─┐
+//! ┌───────────────────────────────────────────────────────────────────────────────────────────┘
+//! ├─ pass: forwarded over the lane of the client connection, bytes unmodified
+//! └─ service: collect the body ▶ parse ▶ queue ▶ response of the batch | unbatched | failure
 //! ```
-//! The module depends on no particular upstream: it receives a [`Forwarder`] implementation and a
-//! scheduler handle.
+//! The data port does not depend on the kind of its upstream: [`ProxyComponents`] has a [`Backend`]
+//! that executes batches, and a [`Forwarder`] for all other calls. `upstream` implements both for a
+//! model server that is reached by HTTP.
 
 pub mod body;
 pub mod relay;
@@ -109,7 +110,7 @@ pub struct ClientLimits {
     pub write_timeout: Duration,
     /// Maximum number of calls on one HTTP/1 connection.
     pub requests_per_connection_max: u64,
-    /// HTTP/2 frames and windows.
+    /// Limits of HTTP/2 connections.
     pub http2: Http2Limits,
 }
 
@@ -137,7 +138,7 @@ pub struct Http2Limits {
 pub struct ProxyConfig {
     /// Limits towards clients.
     pub client: ClientLimits,
-    /// The port receives captured traffic: its connections may carry any protocol.
+    /// `true` if the port receives captured traffic: its connections may carry any protocol.
     pub captured: bool,
     /// TLS towards clients. `None`: clients connect in plain text.
     pub tls: Option<Arc<TlsTermination>>,
@@ -156,13 +157,15 @@ pub struct RoutingTable {
     pub routes: Routes,
     /// One entry per configured route, followed by the entry of the default route.
     pub settings: Vec<RouteSettings>,
-    /// No route can match a call on this captured port, so its connections are relayed as bytes.
+    /// `true` if all routes of the policy are for other ports. The connections of this captured
+    /// port are then relayed as bytes.
     pub relays: bool,
-    /// A merged route names its protocol, which requests batching even in front of a server that
-    /// batches by itself.
+    /// `true` if a route requests merging explicitly, with `merge: Always` or by the name of its
+    /// protocol. Its calls are merged even if the server advertises that it batches by itself.
     pub names_protocol: bool,
-    /// Calls for text are queued. They pass through under a policy with a fixed number of slots,
-    /// which is meant for batches: an engine runs many such calls at once.
+    /// `true` if calls for text generation are queued, as under the policy `Adaptive`. Under the
+    /// other policies they pass through: the number of slots is fixed and meant for batches, and an
+    /// engine executes many such calls at once.
     pub admits_generation: bool,
     /// Minimum amount by which SLO deadlines are moved earlier, in thousandths of the SLO.
     pub shift_permille: u32,
@@ -174,7 +177,8 @@ pub struct RoutingTable {
     pub priorities: PriorityClasses,
     /// The fair-queueing weights of tenants.
     pub tenant_weights: TenantWeights,
-    /// Share of the members of batches that are also sent alone, in millionths.
+    /// Share of the members of batches that are sent again alone to compare the responses, in
+    /// millionths.
     pub verify_ppm: u32,
 }
 
@@ -229,15 +233,19 @@ pub struct Proxy {
     forward: Arc<dyn Forwarder>,
     buffers: BufferBudget,
     metrics: Arc<Metrics>,
+    /// Key of all digests, such as those of client identities. It is random for each process.
     secret: DigestKey,
     access_log: Option<AccessLog>,
     tokens: Arc<TokenCalibration>,
-    labels: HashMap<&'static str, CallCounters>,
+    /// Counters of calls by outcome, by the label of their adapter.
+    call_counters: HashMap<&'static str, CallCounters>,
     /// Latency histograms of calls to no configured route, by adapter.
     durations: HashMap<&'static str, RouteDurations>,
-    /// Indexed by the discriminant of [`UnmergeableReason`].
-    passed: Vec<UnmergedCounter>,
-    /// Indexed by the discriminant of [`UnrecognisedCause`].
+    /// Counters of recognised calls that are not merged, indexed by the discriminant of
+    /// [`UnmergeableReason`].
+    unmerged: Vec<UnmergedCounter>,
+    /// Counters of calls that are not recognised, indexed by the discriminant of
+    /// [`UnrecognisedCause`].
     unrecognised: Vec<UnrecognisedCounter>,
     shifts: DeadlineShifts,
     floods: FloodLog,
@@ -283,9 +291,9 @@ impl Proxy {
         let labels = || protocol::ProtocolLabel::VARIANTS.iter().map(|label| label.as_str()).chain(["none"]);
         let table = table.with_route_durations(&metrics);
         Self {
-            labels: labels().map(|label| (label, metrics.call_counters(label))).collect(),
+            call_counters: labels().map(|label| (label, metrics.call_counters(label))).collect(),
             durations: labels().map(|label| (label, metrics.route_durations(label))).collect(),
-            passed: UnmergeableReason::VARIANTS
+            unmerged: UnmergeableReason::VARIANTS
                 .iter()
                 .map(|reason| metrics.unmerged_counter(reason.as_str()))
                 .collect(),
@@ -328,8 +336,8 @@ impl Proxy {
 
     /// Replaces the table for calls that begin from now on.
     pub fn set_table(&self, table: RoutingTable) {
-        let found = self.shifts.set_slos(table.slos());
-        self.metrics.set_deadline_shift(table.max_deadline_shift(found));
+        let learned = self.shifts.set_slos(table.slos());
+        self.metrics.set_deadline_shift(table.max_deadline_shift(learned));
         *self.table.write().unwrap_or_else(PoisonError::into_inner) =
             Arc::new(table.with_route_durations(&self.metrics));
         self.undivided.clear();
@@ -341,14 +349,14 @@ impl Proxy {
     pub fn shift_permille(&self) -> u32 {
         let table = self.table();
         let permille = |slo: Duration| {
-            let found = self.shifts.get(slo).as_nanos() * 1000 / slo.as_nanos().max(1);
-            u32::try_from(found).unwrap_or(u32::MAX).max(table.shift_permille)
+            let learned = self.shifts.get(slo).as_nanos() * 1000 / slo.as_nanos().max(1);
+            u32::try_from(learned).unwrap_or(u32::MAX).max(table.shift_permille)
         };
         table.slos().map(permille).max().unwrap_or_default()
     }
 
-    fn count_passed(&self, reason: UnmergeableReason) {
-        if let Some(counter) = self.passed.get(reason as usize) {
+    fn count_unmerged(&self, reason: UnmergeableReason) {
+        if let Some(counter) = self.unmerged.get(reason as usize) {
             counter.count();
         }
     }
@@ -377,19 +385,21 @@ impl RoutingTable {
     }
 
     /// Returns the largest shift in effect, given the largest one learned.
-    fn max_deadline_shift(&self, found: Duration) -> Duration {
-        self.slos().map(|slo| self.min_deadline_shift(slo)).fold(found, Duration::max)
+    fn max_deadline_shift(&self, learned: Duration) -> Duration {
+        self.slos().map(|slo| self.min_deadline_shift(slo)).fold(learned, Duration::max)
     }
 
+    /// Iterates over the SLOs of all routes and priority classes.
     fn slos(&self) -> impl Iterator<Item = Duration> {
         let routes = self.settings.iter().filter_map(|route| route.slo);
         routes.chain(self.priorities.classes.iter().filter_map(|class| class.slo))
     }
 
+    /// Returns the settings of the route with this index, or those of the default route.
     fn route(&self, route: usize) -> &RouteSettings {
         self.settings
             .get(route)
             .or_else(|| self.settings.last())
-            .expect("there is always the default route: the builder of `Table` puts it last")
+            .expect("`RoutingTable::settings` ends with the default route")
     }
 }

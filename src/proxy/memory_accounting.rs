@@ -1,9 +1,10 @@
 //! Accounting of memory that a client connection holds in addition to its calls: an incomplete
-//! HTTP/1 head, and response bytes that the client does not take.
+//! HTTP/1 head, and response bytes that are not written to the client yet.
 //!
 //! hyper and `h2` buffer these bytes without exposing their number. They are counted where bytes
-//! are read from the client and written to it, and charged to the memory budget beyond [`FREE`]. If
-//! the budget is exhausted, the connection that has held most of it for longest is closed.
+//! are read from the client and written to it, and charged to the memory budget beyond
+//! [`FREE_BYTES`]. If the budget is exhausted, the connection that has held most of it for longest
+//! is closed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,17 +15,18 @@ use crate::memory::{BufferBudget, BufferGuard, HoldPhase};
 
 /// Bytes covered by the fixed share of each connection (`memory`): hyper's first read buffer and a
 /// typical response.
-const FREE: usize = 8 << 10;
+const FREE_BYTES: usize = 8 << 10;
 /// Granularity of charges, so that a small call does not change the charge.
-const STEP: usize = 16 << 10;
+const CHARGE_STEP: usize = 16 << 10;
 
 /// Memory accounting of one client connection.
 #[derive(Debug)]
 pub(super) struct ConnectionMemory {
     activity: Arc<ConnectionActivity>,
     budget: BufferBudget,
+    /// Closes the connection when its charge is evicted.
     evictor: Waker,
-    /// Charged bytes.
+    /// Number of bytes in `charge`.
     charged: AtomicUsize,
     charge: Mutex<Option<BufferGuard>>,
 }
@@ -45,7 +47,7 @@ impl ConnectionMemory {
     /// Registers the charge of a response for eviction, which closes the connection. Small charges
     /// are not worth an entry in the list.
     pub(super) fn register_for_eviction(&self, held: &mut BufferGuard) {
-        if held.bytes() <= FREE {
+        if held.bytes() <= FREE_BYTES {
             return;
         }
         held.register_waker(&self.evictor);
@@ -101,7 +103,7 @@ impl ConnectionMemory {
     /// Returns the number of bytes to charge.
     fn target_charge(&self) -> usize {
         let holds = self.activity.head_bytes() + self.activity.unsent().load(Ordering::Relaxed);
-        if holds <= FREE { 0 } else { holds.next_multiple_of(STEP) }
+        if holds <= FREE_BYTES { 0 } else { holds.next_multiple_of(CHARGE_STEP) }
     }
 }
 
@@ -111,7 +113,7 @@ mod tests {
     use crate::batching::Tick;
     use crate::clock::Clock;
 
-    fn flow(max: usize) -> (Arc<ConnectionMemory>, BufferBudget, Arc<ConnectionActivity>) {
+    fn accounting(max: usize) -> (Arc<ConnectionMemory>, BufferBudget, Arc<ConnectionActivity>) {
         let clock = Clock::start();
         let (budget, activity) = (BufferBudget::new(max, clock), ConnectionActivity::new(clock));
         (ConnectionMemory::new(&budget, &activity), budget, activity)
@@ -119,30 +121,30 @@ mod tests {
 
     #[test]
     fn held_bytes_are_charged_in_steps_and_released() {
-        let (flow, budget, _) = flow(1 << 20);
-        flow.on_passed_to_hyper(100);
+        let (accounting, budget, _) = accounting(1 << 20);
+        accounting.on_passed_to_hyper(100);
         assert_eq!(budget.held(), 0);
-        flow.on_passed_to_hyper(100_000);
-        flow.on_written(50_000);
-        assert_eq!(budget.held(), 4 * STEP);
-        flow.on_written(60_000);
+        accounting.on_passed_to_hyper(100_000);
+        accounting.on_written(50_000);
+        assert_eq!(budget.held(), 4 * CHARGE_STEP);
+        accounting.on_written(60_000);
         assert_eq!(budget.held(), 0);
     }
 
     #[test]
     fn heads_of_http1_are_charged_until_their_call_begins() {
-        let (flow, budget, activity) = flow(1 << 20);
+        let (accounting, budget, activity) = accounting(1 << 20);
         activity.on_read(&[b'a'; 30_000]);
-        flow.on_head();
-        assert_eq!(budget.held(), 2 * STEP);
+        accounting.on_head();
+        assert_eq!(budget.held(), 2 * CHARGE_STEP);
         let (_call, head_bytes, _) = activity.on_call_start(false);
-        flow.on_head();
+        accounting.on_head();
         assert_eq!((budget.held(), head_bytes), (0, 30_000));
     }
 
     #[test]
     fn the_connection_that_holds_most_is_closed_if_the_budget_is_full() {
-        let (large, budget, ending) = flow(100 << 10);
+        let (large, budget, ending) = accounting(100 << 10);
         large.on_passed_to_hyper(90_000);
         let activity = ConnectionActivity::new(Clock::start());
         let small = ConnectionMemory::new(&budget, &activity);

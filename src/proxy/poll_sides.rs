@@ -10,9 +10,9 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
 
-/// Maximum rounds over the sides within one poll of the task: a call needs two or three. A
-/// connection that always has more work yields to other tasks after that.
-const TURNS_MAX: usize = 16;
+/// Maximum number of rounds over the sides within one poll of the task: a call needs two or three.
+/// A connection that always has more work yields to other tasks after that.
+const ROUNDS_MAX: usize = 16;
 
 /// The sides of one connection and their wakers.
 #[derive(Debug)]
@@ -33,15 +33,20 @@ pub(super) enum PollResult {
     Quiet,
 }
 
+/// The state shared by the wakers of all sides.
 #[derive(Debug)]
 struct TaskState {
-    /// The sides are being polled, and their flags are checked before the task sleeps.
+    /// The task is polling its sides. A wake-up only sets a flag meanwhile, since the flags are
+    /// checked again before the task sleeps.
     running: AtomicBool,
+    /// The waker of the task itself.
     task: AtomicWaker,
 }
 
+/// The waker of one side.
 #[derive(Debug)]
 struct SideFlag {
+    /// The side was woken and has not been polled since.
     raised: AtomicBool,
     shared: Arc<TaskState>,
 }
@@ -85,18 +90,18 @@ impl<const N: usize> TaskSides<N> {
         self.shared.task.register(cx.waker());
         self.shared.running.store(true, Ordering::SeqCst);
         let mut any = false;
-        for _ in 0..TURNS_MAX {
-            let mut turned = false;
+        for _ in 0..ROUNDS_MAX {
+            let mut any_in_round = false;
             for (index, side) in self.sides.iter().enumerate() {
                 // A relaxed load before the swap, because most sides are not woken.
                 if side.raised.load(Ordering::Relaxed) && side.raised.swap(false, Ordering::SeqCst) {
-                    turned = true;
+                    any_in_round = true;
                     if poll_side(index, &mut Context::from_waker(&self.wakers[index])).is_ready() {
                         return PollResult::Done;
                     }
                 }
             }
-            if !turned {
+            if !any_in_round {
                 break;
             }
             any = true;
@@ -179,6 +184,6 @@ mod tests {
             cx.waker().wake_by_ref();
             Poll::Pending
         });
-        assert_eq!((turn, turns, count.0.load(Ordering::SeqCst)), (PollResult::Busy, TURNS_MAX, 1));
+        assert_eq!((turn, turns, count.0.load(Ordering::SeqCst)), (PollResult::Busy, ROUNDS_MAX, 1));
     }
 }

@@ -27,24 +27,27 @@ use crate::telemetry::{CompletedCall, RouteDurations};
 #[derive(Debug)]
 pub(super) struct CallRecorder {
     proxy: Arc<Proxy>,
+    /// Label of the adapter in metrics.
     protocol: &'static str,
     outcome: Outcome,
     /// Number of items to count; zero until the call is parsed.
     items: u32,
+    /// The line of the access log; `None` if the call is not sampled.
     record: Option<Box<CallRecord>>,
     /// Details for the `Server-Timing` header; `None` if the client did not request them.
     server_timing: Option<Box<ServerTiming>>,
     slo: Option<std::time::Duration>,
-    /// Arrival of the response to the call's batch.
+    /// Instant at which the response to the call's batch arrived.
     answered: Option<Tick>,
     /// The outcome counters of the call's priority class, set once the call is parsed.
     class: Option<OutcomeCounters>,
-    /// The response has status 5xx or 429.
+    /// `true` if the response has status 5xx or 429.
     server_error: bool,
     /// Scope of the route, set once the call is recognised.
     scope: Option<ScopeId>,
     /// The latency histograms of the route; `None` selects those of the adapter.
     durations: Option<RouteDurations>,
+    /// Instant at which the head of the call was received.
     began: Tick,
 }
 
@@ -155,9 +158,9 @@ impl CallRecorder {
         }
     }
 
-    /// Records that the call is not merged.
+    /// Records that the call is not merged, with the reason.
     pub(super) fn on_passthrough(&mut self, reason: UnmergeableReason) {
-        self.proxy.count_passed(reason);
+        self.proxy.count_unmerged(reason);
         if let Some(timing) = &mut self.server_timing {
             timing.reason = Some(reason.as_str());
         }
@@ -229,8 +232,8 @@ impl CallRecorder {
 impl Drop for CallRecorder {
     fn drop(&mut self) {
         let proxy = &self.proxy;
-        if let Some(labels) = proxy.labels.get(self.protocol) {
-            labels.record(self.outcome);
+        if let Some(counters) = proxy.call_counters.get(self.protocol) {
+            counters.record(self.outcome);
         }
         let now = proxy.clock.now();
         let latency = now.since(self.began);
@@ -247,6 +250,8 @@ impl Drop for CallRecorder {
             match self.outcome {
                 Outcome::Served => {
                     proxy.metrics.record_slo(latency <= slo);
+                    // The part of the latency that the batching core does not see. It is not
+                    // learned from while the concurrency limiter settles.
                     let unseen = self.answered.map_or(std::time::Duration::ZERO, |answered| now.since(answered));
                     let settled = !proxy.metrics.stats.settling.load(Ordering::Relaxed);
                     if let Some(largest) =
@@ -272,7 +277,7 @@ impl Drop for CallRecorder {
     }
 }
 
-/// Returns a part of a merge key for the log, its value replaced by a digest.
+/// Returns the kind, the name, and a digest of the value of a part of a merge key, for the log.
 fn digest(secret: &DigestKey, part: KeyPart<'_>) -> (String, String, String) {
     let kind = part.kind.as_str();
     let digest = secret.digest([kind.as_bytes(), part.name.as_bytes(), &part.value]);

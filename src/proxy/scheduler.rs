@@ -2,9 +2,9 @@
 //! decisions.
 //!
 //! [`SchedulerHandle::submit`] queues one call and resolves with its outcome; dropping its future
-//! cancels the call. The task (`driver`) sleeps on a timerfd until the core's next wake-up. If it
-//! panics, its calls fail with `internal` and it restarts with an empty queue. Three panics within
-//! a minute are fatal ([`Scheduler::failed`]).
+//! cancels the call. The task (`driver`) sleeps until an event arrives or until the core's next
+//! wake-up, for which it uses a timerfd. If it panics, its calls fail with `internal` and it
+//! restarts with an empty queue. Three panics within a minute are fatal ([`Scheduler::failed`]).
 
 mod anonymous;
 mod key_diversity;
@@ -77,7 +77,7 @@ pub struct LearnedState {
     pub classes: Vec<(Box<[u8]>, ClassSnapshot)>,
 }
 
-/// A call submitted to the queue.
+/// A call to be queued, with all that the batching core decides by.
 #[derive(Debug, Clone)]
 pub struct Submission {
     /// The call.
@@ -90,7 +90,7 @@ pub struct Submission {
     pub priority: PriorityId,
     /// Fair-queueing weight of its tenant.
     pub tenant_weight: u32,
-    /// The call must be executed unbatched, whatever its merge key.
+    /// `true` if the call must be executed unbatched, whatever its merge key.
     pub alone: bool,
     /// Origin of the call.
     pub origin: CallOrigin,
@@ -102,7 +102,7 @@ pub struct Submission {
     pub batches_itself: Option<bool>,
     /// The deadline of the call.
     pub deadline: Option<Deadline>,
-    /// The deadline that replaces an SLO that cannot be met at all.
+    /// The deadline that replaces `deadline` if that is an SLO that cannot be met at all.
     pub later: Option<Deadline>,
     /// The SLO as configured, for reports.
     pub slo: Option<Duration>,
@@ -111,10 +111,10 @@ pub struct Submission {
     /// Maximum time from dispatch to the last byte of the response (to the first byte if it is
     /// streamed). `None`: no limit.
     pub timeout: Option<Duration>,
-    /// The document with limits of the server that is being looked up, if there is one. The call
-    /// shares no batch until they are known.
+    /// The document in which the server publishes its limits, while it is being looked up. The call
+    /// shares no batch until the limits are known.
     pub pending_limits: Option<LimitsSource>,
-    /// Maximum number of items of such a call that the server publishes.
+    /// Maximum number of items of a request that the server publishes.
     pub published_items_max: Option<u32>,
     /// Maximum weight of a batch that the server publishes.
     pub published_weight_max: Option<u64>,
@@ -131,7 +131,8 @@ pub struct ExecutionDetails {
     pub batch_items: u32,
     /// Number of calls in the execution.
     pub calls: u32,
-    /// Set if the call was executed in parts; the other values are those of one of them.
+    /// `true` if the call was executed in parts. `queue_delay` and `answered` are then the latest
+    /// of all parts, and the other values are those of the part that was dispatched first.
     pub is_divided: bool,
     /// Reason for the dispatch at that instant.
     pub cause: Option<DispatchCause>,
@@ -144,7 +145,7 @@ pub struct ExecutionDetails {
     pub mode: Option<FlowMode>,
     /// Reason for which a mergeable call was executed unbatched.
     pub unbatched_reason: Option<UnbatchedReason>,
-    /// Set if the call has to be sent over a connection of its own, as a batch is.
+    /// `true` if the call has to be sent over a connection of its own, as a batch is.
     pub own_connection: bool,
     /// Predicted time from dispatch to the response. `None` while the cost is unknown.
     pub predicted: Option<Duration>,
@@ -186,11 +187,14 @@ pub struct Scheduler {
     failed: watch::Receiver<bool>,
 }
 
+/// An event for the driver task.
 #[derive(Debug)]
 enum DriverEvent {
     Submit(CallId, Box<Submission>, oneshot::Sender<SubmitOutcome>),
     Cancel(CallId),
+    /// A member of a batch was answered before the others.
     MemberAnswered(CallId),
+    /// A plan was solved for a cost class, in the run of the driver with this number.
     Plan(u64, CostClassId, Plan),
     Report(oneshot::Sender<BatcherReport>),
     Decisions(oneshot::Sender<DecisionReport>),
@@ -261,7 +265,8 @@ impl SchedulerHandle {
         outcome.unwrap_or_else(|_| SubmitOutcome::Failed(FailureKind::Internal.into(), ExecutionDetails::default()))
     }
 
-    /// Returns the learned state; `None` if the driver does not respond within a second.
+    /// Returns a report of the learned state, for status and metrics; `None` if the driver does not
+    /// respond within a second.
     pub async fn report(&self) -> Option<BatcherReport> {
         let (reply, report) = oneshot::channel();
         self.events.try_send(DriverEvent::Report(reply)).ok()?;
@@ -285,7 +290,8 @@ impl SchedulerHandle {
         self.events.send(DriverEvent::SetLimits(Box::new(limits), reply)).await.is_ok() && applied.await.is_ok()
     }
 
-    /// Returns a snapshot of the learned state; `None` if the driver has stopped.
+    /// Returns a snapshot of the learned state, from which another process can start; `None` if the
+    /// driver has stopped.
     pub async fn snapshot(&self) -> Option<LearnedState> {
         let (reply, state) = oneshot::channel();
         self.events.send(DriverEvent::Snapshot(reply)).await.ok()?;

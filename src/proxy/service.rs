@@ -61,6 +61,8 @@ impl Proxy {
         self.serve_recognised(&table, &endpoint, lane, (request, upload), (arrival, recorder)).await
     }
 
+    /// Reads the body of a call, and queues it. A call with a body too large to be merged passes
+    /// through.
     async fn serve_recognised(
         self: &Arc<Self>,
         table: &RoutingTable,
@@ -100,6 +102,7 @@ impl Proxy {
         }
     }
 
+    /// Parses a call, queues it, and waits for its outcome.
     async fn submit_call(
         self: &Arc<Self>,
         table: &RoutingTable,
@@ -109,8 +112,8 @@ impl Proxy {
         (arrival, mut recorder): (CallArrival, CallRecorder),
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
-        let read = self.read_call(table, endpoint, &mut buffered, arrival.at).await;
-        let prepared = self.prepare_submission(table, read, &buffered, arrival, &mut recorder);
+        let parsed = self.read_call(table, endpoint, &mut buffered, arrival.at).await;
+        let prepared = self.prepare_submission(table, parsed, &buffered, arrival, &mut recorder);
         let PreparedCall { endpoint, call, submission, deadlines, reason, batches_itself } = prepared;
         let dialect = endpoint.dialect;
         let limit_name =
@@ -126,7 +129,7 @@ impl Proxy {
                 return self.respond_with_failure(kind.into(), recorder, dialect, limit_name(kind, None).as_deref());
             }
             Ok(SubmitOutcome::Failed(failure, details)) => (Err(failure), details),
-            // `submit` has divided the call.
+            // `submit` handles this outcome itself, so it is never returned.
             Ok(SubmitOutcome::Divide(..)) => (Err(FailureKind::Internal.into()), ExecutionDetails::default()),
             Ok(SubmitOutcome::Reply(answer, details)) => {
                 self.verify_sample(table, &endpoint, &call, (&buffered, &answer.reply), &details);
@@ -234,7 +237,8 @@ fn unbatched_reason(reason: Option<UnbatchedReason>, batches_itself: Option<bool
         Some(UnbatchedReason::Different) => Some(UnmergeableReason::VerifyFailed),
         Some(UnbatchedReason::Refused | UnbatchedReason::BudgetEmpty) => Some(UnmergeableReason::MergeRefused),
         Some(UnbatchedReason::NoGain) => Some(UnmergeableReason::NoGain),
-        // The policy has no pass-through detection.
+        // Under policies other than `Adaptive`, the core gives no reason for calls that are sent
+        // unbatched because the server batches by itself.
         None => batches_itself.filter(|batches| *batches).map(|_| UnmergeableReason::NoGain),
     }
 }

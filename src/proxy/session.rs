@@ -1,5 +1,5 @@
-//! The calls of one client connection: each is routed by its head and answered, and keeps its
-//! connection busy until its response is taken.
+//! The calls of one client connection. Each is routed by its head and answered, and keeps the
+//! connection busy until hyper has taken the whole response.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -31,14 +31,14 @@ use crate::telemetry::names::FloodReason;
 
 /// Size of the pieces of an HTTP/2 response: a client that does not take one piece within the write
 /// timeout counts as stalled.
-const PIECE: usize = 16 << 10;
+const PIECE_BYTES: usize = 16 << 10;
 
 /// Size of an HTTP/1 head that is covered by the fixed share of its connection (`memory`).
-const HEAD_FREE: usize = 4 << 10;
+const FREE_HEAD_BYTES: usize = 4 << 10;
 /// An HTTP/2 head with more than this multiple of the allowed lines closes its connection.
 const LINES_FACTOR: usize = 10;
 /// Memory per entry of a header map in addition to its bytes: buckets and indices of `http`.
-const HEADER: usize = 100;
+const HEADER_BYTES: usize = 100;
 
 /// State shared by the calls of one connection.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ struct CallContext {
     proxy: Arc<Proxy>,
     lane: Arc<dyn Lane>,
     activity: Arc<ConnectionActivity>,
-    flow: Arc<ConnectionMemory>,
+    memory: Arc<ConnectionMemory>,
     /// Address of the client.
     client: IpAddr,
     peer: Option<PeerIdentity>,
@@ -66,9 +66,9 @@ pub(super) struct CallService(Arc<CallContext>);
 /// A call that is being answered. It is small because hyper moves it: state that only some calls
 /// need is boxed.
 pub(super) struct CallFuture {
-    session: Arc<CallContext>,
+    context: Arc<CallContext>,
     work: CallFutureKind,
-    /// Taken together with the response.
+    /// Keeps the connection busy. It is moved into the response body.
     busy: Option<ActiveCall>,
     /// The connection closes after this call.
     closes_connection: bool,
@@ -79,7 +79,9 @@ pub(super) struct CallFuture {
 }
 
 enum CallFutureKind {
+    /// A pass-through call of an HTTP/1 client.
     Pass(PassthroughFuture),
+    /// Any other call, and a response that is available at once.
     Other(BoxFuture<'static, Response<Body>>),
 }
 
@@ -91,11 +93,11 @@ impl CallService {
     pub(super) fn new(
         proxy: &Arc<Proxy>,
         lane: &Arc<dyn Lane>,
-        (activity, flow): (&Arc<ConnectionActivity>, &Arc<ConnectionMemory>),
+        (activity, memory): (&Arc<ConnectionActivity>, &Arc<ConnectionMemory>),
         (client, peer): (IpAddr, Option<PeerIdentity>),
     ) -> Self {
-        let (proxy, lane, activity, flow) = (proxy.clone(), lane.clone(), activity.clone(), flow.clone());
-        Self(Arc::new(CallContext { proxy, lane, activity, flow, client, peer }))
+        let (proxy, lane, activity, memory) = (proxy.clone(), lane.clone(), activity.clone(), memory.clone());
+        Self(Arc::new(CallContext { proxy, lane, activity, memory, client, peer }))
     }
 }
 
@@ -105,51 +107,46 @@ impl Service<Request<Incoming>> for CallService {
     type Future = CallFuture;
 
     fn call(&self, mut request: Request<Incoming>) -> CallFuture {
-        let session = &self.0;
-        let pieces = request.version() == Version::HTTP_2;
-        let (busy, head_bytes, calls) = session.activity.on_call_start(pieces);
-        if pieces && calls == 1 {
-            session.lane.client_speaks_http2();
+        let context = &self.0;
+        let is_http2 = request.version() == Version::HTTP_2;
+        let (busy, head_bytes, calls) = context.activity.on_call_start(is_http2);
+        if is_http2 && calls == 1 {
+            context.lane.client_speaks_http2();
         }
-        if let Some(peer) = session.peer {
+        if let Some(peer) = context.peer {
             request.extensions_mut().insert(peer);
         }
         // No client library writes such a head: references to a single table entry, repeated
         // thousands of times, which cost far more to decode than to send.
-        if pieces && request.headers().len() / LINES_FACTOR > session.proxy.config.client.headers_max {
-            session.activity.shut_down_flooded(FloodReason::HeaderLines);
+        if is_http2 && request.headers().len() / LINES_FACTOR > context.proxy.config.client.headers_max {
+            context.activity.shut_down_flooded(FloodReason::HeaderLines);
         }
-        let last = calls >= session.proxy.config.client.requests_per_connection_max;
-        let (work, charge) = session.clone().begin(request, (!pieces).then_some(head_bytes));
-        CallFuture {
-            session: session.clone(),
-            work,
-            busy: Some(busy),
-            closes_connection: last,
-            is_http2: pieces,
-            charge,
-        }
+        let last = calls >= context.proxy.config.client.requests_per_connection_max;
+        let (work, charge) = context.clone().begin(request, (!is_http2).then_some(head_bytes));
+        CallFuture { context: context.clone(), work, busy: Some(busy), closes_connection: last, is_http2, charge }
     }
 }
 
 // === impl CallContext ===
 
 impl CallContext {
-    /// Routes a call and starts to answer it. `head_bytes` is known on HTTP/1, and includes the
-    /// bytes of the body that arrived with the head.
+    /// Routes a call and starts to answer it. `head_bytes` is the size of an HTTP/1 head, with the
+    /// bytes of the body that arrived together with it, and `None` on HTTP/2.
     fn begin(
         self: Arc<Self>,
         mut request: Request<Incoming>,
         head_bytes: Option<usize>,
     ) -> (CallFutureKind, Option<Box<BufferGuard>>) {
         let answered = |response| (CallFutureKind::Other(std::future::ready(response).boxed()), None);
-        let way = match self.proxy.route_call(self.client, &mut request) {
+        let routing = match self.proxy.route_call(self.client, &mut request) {
             CallRouting::Answered(response) => return answered(response),
-            CallRouting::Open(way) => way,
+            CallRouting::Open(routing) => routing,
         };
         match self.admit(&request, head_bytes) {
-            Ok(Admission { charge, upload }) => (self.call_future(request, upload, way, head_bytes.is_none()), charge),
-            Err(BuffersFull) => answered(self.proxy.reject_buffers_full(way)),
+            Ok(Admission { charge, upload }) => {
+                (self.call_future(request, upload, routing, head_bytes.is_none()), charge)
+            }
+            Err(BuffersFull) => answered(self.proxy.reject_buffers_full(routing)),
         }
     }
 
@@ -160,14 +157,16 @@ impl CallContext {
         let busy = (!request.body().is_end_stream()).then(|| self.activity.on_upload_start());
         let bytes = match head_bytes {
             None => STREAM + head_size(request),
-            Some(bytes) if bytes > HEAD_FREE => head_size(request),
+            Some(bytes) if bytes > FREE_HEAD_BYTES => head_size(request),
             Some(_) => 0,
         };
         let mut charge = None;
-        if head_bytes.is_none() || bytes > HEAD_FREE {
+        // A call over HTTP/2, without `head_bytes`, is always charged, for its stream.
+        if head_bytes.is_none() || bytes > FREE_HEAD_BYTES {
             charge.insert(Box::new(self.proxy.buffers.empty())).grow(bytes)?;
         }
         let upload = busy.map(|busy| {
+            // An HTTP/2 stream can be evicted while the client uploads its body.
             let stream = charge.as_deref_mut().filter(|_| head_bytes.is_none()).and_then(BufferGuard::watch);
             Box::new(UploadGuard::new(busy, self.proxy.buffers.empty(), stream.map(StreamCharge::new)))
         });
@@ -179,14 +178,14 @@ impl CallContext {
         request: Request<Incoming>,
         upload: Option<Box<UploadGuard>>,
         routing: PendingRouting,
-        pieces: bool,
+        is_http2: bool,
     ) -> CallFutureKind {
         match routing {
             PendingRouting::Pass(reason, recorder, dialect) => {
                 let request =
                     request.map(|body| Body::from(body).with_upload_watch(upload.map(UploadGuard::into_watch)));
                 let lane = self.lane.clone();
-                if pieces {
+                if is_http2 {
                     // Runs in a task of its own, which the end of the drain must wake.
                     return CallFutureKind::Other(Box::pin(async move {
                         self.proxy.pass(lane, request, reason, recorder, dialect).await
@@ -210,7 +209,7 @@ impl Future for CallFuture {
             CallFutureKind::Pass(passing) => Pin::new(passing).poll(cx),
             CallFutureKind::Other(work) => work.as_mut().poll(cx),
         });
-        let last = this.closes_connection || this.session.activity.is_draining();
+        let last = this.closes_connection || this.context.activity.is_draining();
         if last && !this.is_http2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
         }
@@ -225,19 +224,19 @@ impl Future for CallFuture {
             busy.on_bytes_available();
         }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            this.session.activity.set_relayed();
+            this.context.activity.set_relayed();
         }
-        let (pieces, flow, mut charge) = (this.is_http2, this.session.flow.clone(), this.charge.take());
+        let (is_http2, memory, mut charge) = (this.is_http2, this.context.memory.clone(), this.charge.take());
         // From here on the call waits for the client.
         for held in charge.as_deref_mut().into_iter().chain(response.body_mut().charge_mut()) {
-            flow.register_for_eviction(held);
+            memory.register_for_eviction(held);
         }
         Poll::Ready(Ok(response.map(|body| TrackedBody {
             body,
             busy,
-            pieces,
+            is_http2,
             rest: Bytes::new(),
-            flow,
+            memory,
             charge,
             last_piece_bytes: 0,
         })))
@@ -253,9 +252,10 @@ pub(super) struct TrackedBody {
     body: Body,
     busy: Option<ActiveCall>,
     /// The call uses HTTP/2: small pieces, so that progress of a slow client is noticed.
-    pieces: bool,
+    is_http2: bool,
+    /// Bytes of the last frame that are not passed to hyper yet. Empty on HTTP/1.
     rest: Bytes,
-    flow: Arc<ConnectionMemory>,
+    memory: Arc<ConnectionMemory>,
     /// Charge of the call's head and stream, and of the piece that was passed to hyper last.
     charge: Option<Box<BufferGuard>>,
     /// Bytes of that piece.
@@ -279,7 +279,7 @@ impl Drop for TrackedBody {
     fn drop(&mut self) {
         // hyper holds the last piece until it is written.
         if self.last_piece_bytes > 0 && self.is_end_stream() {
-            self.flow.on_passed_to_hyper(self.last_piece_bytes);
+            self.memory.on_passed_to_hyper(self.last_piece_bytes);
         }
     }
 }
@@ -293,10 +293,10 @@ impl HttpBody for TrackedBody {
         if let Some(busy) = &mut this.busy {
             busy.on_bytes_taken();
         }
-        if !this.pieces {
+        if !this.is_http2 {
             let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
             if let Some(Ok(frame)) = &frame {
-                this.flow.on_passed_to_hyper(frame.data_ref().map_or(0, Bytes::len));
+                this.memory.on_passed_to_hyper(frame.data_ref().map_or(0, Bytes::len));
             }
             return Poll::Ready(frame);
         }
@@ -310,7 +310,7 @@ impl HttpBody for TrackedBody {
                 end => return Poll::Ready(end),
             }
         }
-        let piece = this.rest.split_to(this.rest.len().min(PIECE));
+        let piece = this.rest.split_to(this.rest.len().min(PIECE_BYTES));
         this.on_take(piece.len());
         if let Some(busy) = &mut this.busy {
             busy.on_bytes_available();
@@ -336,6 +336,6 @@ impl HttpBody for TrackedBody {
 /// Returns the approximate memory that a head occupies.
 fn head_size(request: &Request<Incoming>) -> usize {
     let line = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
-    let fields = request.headers().iter().map(|(name, value)| HEADER + name.as_str().len() + value.len());
+    let fields = request.headers().iter().map(|(name, value)| HEADER_BYTES + name.as_str().len() + value.len());
     line + fields.sum::<usize>()
 }

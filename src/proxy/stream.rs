@@ -42,14 +42,15 @@ pub(super) struct MonitoredStream {
     stream: ClientStream,
     /// Bytes read during protocol detection, which hyper reads again.
     prefix: Bytes,
+    /// The rest of a long HTTP/1 head that is not complete yet, withheld from hyper.
     rest: LongHeadBuffer,
-    /// The buffered rest of a long head, ready to be read by hyper.
+    /// The rest of a long head once it is complete, to be read by hyper.
     completed_head: Bytes,
     /// Maximum size of a head in bytes.
     head_max: usize,
     activity: Arc<ConnectionActivity>,
-    flow: Arc<ConnectionMemory>,
-    spoken: HttpVersionState,
+    memory: Arc<ConnectionMemory>,
+    version: HttpVersionState,
     /// Bytes read since the connection last yielded.
     bytes_since_yield: usize,
     _guard: ConnectionGuard,
@@ -116,23 +117,23 @@ impl AsyncWrite for ClientStream {
 // === impl MonitoredStream ===
 
 impl MonitoredStream {
-    /// Wraps the stream of a connection. `ahead` contains the bytes already read from it, and
+    /// Wraps the stream of a connection. `prefix` contains the bytes already read from it, and
     /// `head_max` limits the size of its heads.
     pub(super) fn new(
         stream: ClientStream,
-        ahead: Bytes,
-        (activity, flow): (&Arc<ConnectionActivity>, &Arc<ConnectionMemory>),
+        prefix: Bytes,
+        (activity, memory): (&Arc<ConnectionActivity>, &Arc<ConnectionMemory>),
         (head_max, guard): (usize, ConnectionGuard),
     ) -> Self {
         Self {
             stream,
-            prefix: ahead,
+            prefix,
             rest: LongHeadBuffer::default(),
             completed_head: Bytes::new(),
             head_max,
             activity: activity.clone(),
-            flow: flow.clone(),
-            spoken: HttpVersionState::Preface(0),
+            memory: memory.clone(),
+            version: HttpVersionState::Preface(0),
             bytes_since_yield: 0,
             _guard: guard,
         }
@@ -142,7 +143,7 @@ impl MonitoredStream {
     fn poll_read_recorded(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         if self.prefix.is_empty() {
-            let max = self.flow.read_max();
+            let max = self.memory.read_max();
             let poll = poll_read_within(&mut self.stream, cx, buf, max);
             if poll.is_pending() {
                 self.bytes_since_yield = 0;
@@ -152,11 +153,11 @@ impl MonitoredStream {
             let room = self.prefix.len().min(buf.remaining());
             buf.put_slice(&self.prefix.split_to(room));
         }
-        if let Some(fresh) = buf.filled().get(before..)
-            && !fresh.is_empty()
+        if let Some(bytes) = buf.filled().get(before..)
+            && !bytes.is_empty()
         {
-            self.bytes_since_yield += fresh.len();
-            self.on_read(fresh);
+            self.bytes_since_yield += bytes.len();
+            self.on_read(bytes);
         }
         Poll::Ready(Ok(()))
     }
@@ -164,29 +165,30 @@ impl MonitoredStream {
     /// Returns `true` if the current HTTP/1 head exceeds [`DIRECT_MAX`], so that its rest is
     /// withheld from hyper until it is complete.
     fn is_gathering(&self) -> bool {
-        matches!(self.spoken, HttpVersionState::Http1) && self.activity.head_bytes() >= DIRECT_MAX
+        matches!(self.version, HttpVersionState::Http1) && self.activity.head_bytes() >= DIRECT_MAX
     }
 
-    fn on_read(&mut self, mut fresh: &[u8]) {
-        self.activity.on_read(fresh);
+    /// Records received bytes, and determines the HTTP version from the first ones.
+    fn on_read(&mut self, mut bytes: &[u8]) {
+        self.activity.on_read(bytes);
         if self.activity.is_relayed() {
             return;
         }
-        if let HttpVersionState::Preface(matched) = self.spoken {
+        if let HttpVersionState::Preface(matched) = self.version {
             let expected = PREFACE.get(matched..).unwrap_or_default();
-            let count = expected.iter().zip(fresh).take_while(|(expected, byte)| expected == byte).count();
-            if count < expected.len().min(fresh.len()) {
-                self.spoken = HttpVersionState::Http1;
+            let count = expected.iter().zip(bytes).take_while(|(expected, byte)| expected == byte).count();
+            if count < expected.len().min(bytes.len()) {
+                self.version = HttpVersionState::Http1;
             } else if count < expected.len() {
-                self.spoken = HttpVersionState::Preface(matched + count);
+                self.version = HttpVersionState::Preface(matched + count);
             } else {
-                self.spoken = HttpVersionState::Http2(Box::new(FrameMonitor::new(self.activity.clock())));
+                self.version = HttpVersionState::Http2(Box::new(FrameMonitor::new(self.activity.clock())));
                 self.activity.set_http2();
             }
-            fresh = fresh.get(count..).unwrap_or_default();
+            bytes = bytes.get(count..).unwrap_or_default();
         }
-        let HttpVersionState::Http2(frames) = &mut self.spoken else { return };
-        if frames.on_read(fresh) {
+        let HttpVersionState::Http2(frames) = &mut self.version else { return };
+        if frames.on_read(bytes) {
             self.activity.shut_down_flooded(FloodReason::ControlFrames);
         }
     }
@@ -195,12 +197,13 @@ impl MonitoredStream {
     /// not take it is not recorded as blocked, because the connection is closed within a bound of
     /// its own.
     fn poll_goaway(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.spoken {
+        match &mut self.version {
             HttpVersionState::Http2(frames) if self.activity.is_flooded() => frames.poll_goaway(cx, &mut self.stream),
             _ => Poll::Ready(Ok(())),
         }
     }
 
+    /// Records the result of a write. `written` is called with a result that is ready.
     fn on_write<T>(&mut self, poll: Poll<T>, written: impl FnOnce(&mut Self, &T)) -> Poll<T> {
         self.activity.on_write(poll.is_pending());
         if let Poll::Ready(done) = &poll {
@@ -211,8 +214,8 @@ impl MonitoredStream {
 
     /// Records written bytes. On HTTP/2 only the payload of DATA frames counts as response bytes.
     fn on_written<'a>(&mut self, pieces: impl Iterator<Item = &'a [u8]>, mut bytes: usize) {
-        let HttpVersionState::Http2(frames) = &mut self.spoken else {
-            self.flow.on_written(bytes);
+        let HttpVersionState::Http2(frames) = &mut self.version else {
+            self.memory.on_written(bytes);
             return;
         };
         let mut data = 0;
@@ -221,7 +224,7 @@ impl MonitoredStream {
             bytes -= piece.len();
             data += frames.on_written(piece);
         }
-        self.flow.on_written(data);
+        self.memory.on_written(data);
     }
 }
 
@@ -237,10 +240,10 @@ impl AsyncRead for MonitoredStream {
         while self.completed_head.is_empty() {
             // The charge is settled before the next read: bytes that arrived together with the end
             // of a head do not belong to the head.
-            self.flow.on_head();
+            self.memory.on_head();
             let (is_gathering, before) = (self.is_gathering(), buf.filled().len());
             if self.bytes_since_yield >= TURN_BYTES
-                && (is_gathering || matches!(self.spoken, HttpVersionState::Http2(_)))
+                && (is_gathering || matches!(self.version, HttpVersionState::Http2(_)))
             {
                 self.bytes_since_yield = 0;
                 cx.waker().wake_by_ref();
@@ -250,12 +253,15 @@ impl AsyncRead for MonitoredStream {
             if !is_gathering {
                 return Poll::Ready(Ok(()));
             }
-            let fresh = buf.filled().get(before..).unwrap_or_default();
-            let is_over = fresh.is_empty() || self.activity.head_bytes() >= self.head_max;
-            let is_whole = self.rest.push(fresh);
+            // The bytes are moved from hyper's buffer to `rest`, until the head may be complete,
+            // the client has closed its side, or the head is too large, which hyper then rejects.
+            let bytes = buf.filled().get(before..).unwrap_or_default();
+            let is_over = bytes.is_empty() || self.activity.head_bytes() >= self.head_max;
+            let is_whole = self.rest.push(bytes);
             buf.set_filled(before);
             if is_whole || is_over {
                 self.completed_head = self.rest.take();
+                // The end of the stream, which an empty buffer reports to hyper.
                 if self.completed_head.is_empty() {
                     return Poll::Ready(Ok(()));
                 }

@@ -45,7 +45,7 @@ impl BufferedRequest {
         request
     }
 
-    /// Takes over the attachment of a call, in place of an earlier one.
+    /// Sets the attachment of the request to that of a call, or removes it if the call has none.
     pub(super) fn attach(&mut self, call: &Call) {
         match &call.attachment {
             Some(attachment) => _ = self.head.extensions.insert(attachment.clone()),
@@ -62,10 +62,10 @@ impl BufferedRequest {
 // === impl Proxy ===
 
 impl Proxy {
-    /// Sends a call that holds a slot and reads its response. `limit` bounds the time to the last
-    /// byte of a response that is buffered, and to the first byte of one that is streamed. Without
-    /// a limit the call ends when its client or its connection does. Without a lane, the call has a
-    /// connection of its own.
+    /// Sends a call that holds a slot, and returns its response, buffered or streamed. `limit`
+    /// bounds the time to the last byte of a response that is buffered, and to the first byte of
+    /// one that is streamed. Without a limit the call ends when its client or its connection does.
+    /// Without a lane, the call has a connection of its own.
     pub(super) async fn forward_unbatched(
         self: &Arc<Self>,
         lane: Option<Arc<dyn Lane>>,
@@ -100,6 +100,9 @@ impl Proxy {
         }
     }
 
+    /// Sends a call, reads its response as far as it is buffered, and sets the outcome of the
+    /// permit. The permit is dropped when a buffered response has been read, when a response turns
+    /// out to be too large to be buffered, or at the end of a stream.
     async fn execute_unbatched(
         self: &Arc<Self>,
         lane: Option<Arc<dyn Lane>>,
@@ -177,9 +180,9 @@ impl Proxy {
     }
 }
 
-/// Sends a call over its client's lane, if it has one. `own_connection`: it uses a new connection,
-/// because batches, which have one too, are compared with it; where there is none to be had,
-/// nothing was sent and the lane serves the call.
+/// Sends a call over its client's lane, if it has one. With `own_connection` it is sent over a new
+/// connection, so that its time can be compared with that of batches, which use one as well. If no
+/// connection can be opened, nothing was sent yet, and the call is sent over the lane after all.
 async fn send(
     forward: &dyn Forwarder,
     lane: Option<Arc<dyn Lane>>,
@@ -205,13 +208,13 @@ async fn send_over_lane(
     lane: Arc<dyn Lane>,
     buffered: BufferedRequest,
 ) -> Result<Response<Body>, FailureKind> {
-    let again = buffered.clone();
+    let retry = buffered.clone();
     // Calls of HTTP/2 clients run concurrently, each over any connection of the lane, so
     // `was_reused` does not identify the connection of this call.
-    let beside = buffered.head.version == Version::HTTP_2;
+    let is_concurrent = buffered.head.version == Version::HTTP_2;
     match lane.clone().send(buffered.into_request()).await {
-        Err(failure) if failure.kind == FailureKind::UpstreamBroken && (beside || lane.was_reused()) => {
-            forward.forward_once(again.into_request()).await.map_err(|failure| failure.kind)
+        Err(failure) if failure.kind == FailureKind::UpstreamBroken && (is_concurrent || lane.was_reused()) => {
+            forward.forward_once(retry.into_request()).await.map_err(|failure| failure.kind)
         }
         sent => sent.map_err(|failure| failure.kind),
     }

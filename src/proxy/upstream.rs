@@ -88,15 +88,18 @@ pub struct Upstream {
     inner: Arc<Inner>,
 }
 
+/// State of the upstream, shared by its executor of batches, its forwarder and its lanes.
 #[derive(Debug)]
 struct Inner {
     config: UpstreamConfig,
     clock: Clock,
     connector: Connector,
     health: Reachability,
+    /// The connections that batches share.
     shared: client::SharedConnections,
     published: published::LimitsCache,
     budget: Mutex<ReplayBudget>,
+    /// The current value of [`UpstreamConfig::isolate_above`].
     isolate_above: AtomicU32,
     identity: IdentityWatch,
     evidence: UnbatchedEvidence,

@@ -2,7 +2,7 @@
 //!
 //! The protocol and the policy declare results, ids, counters, and the scalars of the protocol's
 //! envelope. Any other member may quote an input of any client, and so may a declared scalar that
-//! shares a piece with an item. These are listed as undeclared, to be checked against
+//! has a part in common with an item. These are listed as undeclared, to be checked against
 //! [`UnbatchedEvidence`](crate::evidence::UnbatchedEvidence).
 
 mod agreement;
@@ -69,7 +69,8 @@ pub(super) struct UndeclaredPart {
     /// The path to it, with a slash before each name.
     pub(super) path: Vec<u8>,
     pub(super) value: Span,
-    /// Number of unbatched responses to different inputs that have to agree in it.
+    /// Number of unbatched responses to different inputs that must have the same bytes here before
+    /// they count as a constant.
     agreement: u32,
 }
 
@@ -91,6 +92,7 @@ struct EnvelopeWalker<'a> {
     /// The members of the shared call. `None` for an unbatched response: all its texts are listed,
     /// to be compared with those of batch responses.
     members: Option<&'a [&'a Call]>,
+    /// Wall-clock time in seconds since the Unix epoch, if it is known.
     now: Option<u64>,
     found: Vec<UndeclaredPart>,
 }
@@ -141,7 +143,8 @@ fn is_name(text: &[u8]) -> bool {
     text.len() <= NAME_MAX && text.iter().all(is_part)
 }
 
-/// Returns `true` for such a text that shares no part, no digits and no number with an item.
+/// Returns `true` for a text with that form that shares no part, no digits and no number with an
+/// item.
 fn is_unquoted_name(text: &[u8], members: &[&Call]) -> bool {
     is_name(text)
         && !quote::shares_text(text, members)
@@ -185,12 +188,13 @@ impl<'a> EnvelopeWalker<'a> {
         Self { doc, shape, declared, members, now: None, found: Vec::new() }
     }
 
+    /// Returns the undeclared parts of the document.
     fn walk(mut self) -> Vec<UndeclaredPart> {
         self.visit(json::root_of_validated(self.doc), &mut Vec::new());
         self.found
     }
 
-    /// Visits the value at `path`.
+    /// Visits the value at `path`, and lists it unless it is declared.
     fn visit(&mut self, value: Span, path: &mut Vec<String>) {
         if self.declared.iter().any(|pointer| pointer.tokens() == *path) {
             return;
@@ -227,6 +231,7 @@ impl<'a> EnvelopeWalker<'a> {
         self.add(value, path);
     }
 
+    /// Applies `visit` to the members or elements of a value. A scalar is listed.
     fn visit_inside(&mut self, value: Span, path: &mut Vec<String>, visit: fn(&mut Self, Span, &mut Vec<String>)) {
         match kind(self.doc, value.start) {
             JsonType::Object => {
@@ -275,7 +280,7 @@ impl<'a> EnvelopeWalker<'a> {
                 }
             }
             JsonType::Array => self.visit_inside(value, path, Self::visit_usage),
-            // A flag may be that of any member.
+            // These are copied to every member, and may belong to one of them only.
             JsonType::String | JsonType::Bool => self.add(value, path),
             JsonType::Number if is_nonstandard_zero(value.of(self.doc)) => self.add(value, path),
             JsonType::Number if self.counts_tokens(path) && !self.is_countable(value.of(self.doc)) => {

@@ -22,7 +22,7 @@ use crate::spacing::infer_separator;
 use crate::usage::{self, IndivisibleCounter};
 use crate::v2;
 
-/// Numbers in the headers of TEI that count what the call contains.
+/// Headers of TEI with the number of characters or tokens of a call.
 const COUNTED_HEADERS: [http::HeaderName; 2] = [headers::COMPUTE_CHARACTERS, headers::COMPUTE_TOKENS];
 
 /// The successful response to a part of a divided call.
@@ -70,6 +70,7 @@ impl Endpoint {
             return Ok(joined?);
         }
         let mut located = parts.iter().map(|part| self.locate_part(part)).collect::<Result<Vec<_>, _>>()?;
+        // Indexes in the results of a part follow those of the parts before it.
         located.iter_mut().fold(0, |before, part| {
             part.results.first_index = before;
             before + part.results.item_at.len()
@@ -142,6 +143,7 @@ impl Endpoint {
         self.undeclared_in_batch(document, &[call], None).iter().any(|part| !is_name(&part.path))
     }
 
+    /// Validates the response to a part, and locates its results.
     fn locate_part<'a>(&self, part: &PartAnswer<'a>) -> Result<LocatedPart<'a>, ResponseMismatch> {
         check_response(part)?;
         let doc = &part.reply.body;
@@ -183,7 +185,7 @@ impl Endpoint {
     }
 }
 
-/// Checks that a response is a complete one in its own bytes.
+/// Checks that a response is successful, complete, and without a content coding.
 fn check_response(part: &PartAnswer<'_>) -> Result<(), ResponseMismatch> {
     let Reply { status, headers, body, .. } = part.reply;
     match () {
@@ -245,7 +247,7 @@ fn write_list(parts: &[LocatedPart<'_>], index: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(Span { start: end.end, end: list.whole.end }.of(first.doc));
 }
 
-/// Returns the headers of the first response, with the numbers that count the whole call.
+/// Returns the headers of the first response, with the sums of the counting headers of all parts.
 fn join_headers(parts: &[PartAnswer<'_>], first: &HeaderMap) -> HeaderMap {
     let mut out = first.clone();
     out.remove(header::CONTENT_LENGTH);

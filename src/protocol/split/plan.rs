@@ -28,7 +28,7 @@ pub(super) struct SplitPlan<'a> {
     counters: Vec<DividedCounter>,
     /// Headers with a separate value for each client.
     member_headers: Vec<(HeaderName, Vec<String>)>,
-    /// At least one counter is an estimate.
+    /// `true` if at least one counter is an estimate.
     estimated: bool,
 }
 
@@ -57,8 +57,8 @@ pub(super) struct MemberBody {
 // === impl SplitPlan ===
 
 impl<'a> SplitPlan<'a> {
-    /// Determines the replacements. `check_parts` checks the results and everything else; it runs once
-    /// the results are known to match the items.
+    /// Determines the replacements. `check_parts` checks that no part of the response quotes an
+    /// input of another member. It is called once the results are known to match the items.
     pub(super) fn new(
         shape: &ProtocolShape,
         members: &[&Call],
@@ -98,6 +98,8 @@ impl<'a> SplitPlan<'a> {
         Ok(plan)
     }
 
+    /// Adds the replacements of the lists of results, their names, and the number of rows of a
+    /// tensor.
     fn add_lists(&mut self, shape: &ProtocolShape) {
         self.edits.extend(self.results.tensor.as_ref().map(|tensor| (tensor.count, ResponseEdit::Rows)));
         for (index, list) in self.results.lists.iter().enumerate() {
@@ -108,6 +110,7 @@ impl<'a> SplitPlan<'a> {
         }
     }
 
+    /// Divides the counters, and adds their replacements or removals.
     fn add_counters(
         &mut self,
         root: &ObjectIndex<'_>,
@@ -191,8 +194,8 @@ impl<'a> SplitPlan<'a> {
         if let Some(written) = self.write_failure(member, shape) {
             return written;
         }
-        // Elements may differ a lot in size: with an average, the allocation would be too small, and
-        // be doubled to grow.
+        // The exact length, because elements differ in size: a buffer of the mean length would be
+        // too small for some members and be reallocated.
         let mut out = Vec::with_capacity(self.results.reply_len(self.doc.len(), member) + ids::EDITS_LEN);
         let mut from = 0;
         for (span, edit) in &self.edits {

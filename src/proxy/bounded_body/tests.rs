@@ -71,7 +71,7 @@ async fn a_body_that_stalls_below_its_floor_is_stopped() {
 async fn a_window_with_enough_bytes_is_followed_by_another_window() {
     let mut window = RateWindow::new(MinRate { bytes: 2, window: Duration::from_millis(1) });
     window.missed(4).await;
-    assert_eq!(window.before, 4, "the first window had its bytes, the second none");
+    assert_eq!(window.at_start, 4, "the first window had its bytes, the second none");
 }
 
 #[tokio::test]

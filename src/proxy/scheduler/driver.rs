@@ -1,6 +1,6 @@
 //! The driver task: receives events, polls the batching core and executes its decisions.
 //!
-//! - `supervisor`: restarts after a panic, and the state that survives them.
+//! - `supervisor`: restart after a panic, and the state that survives it.
 //! - `enqueue`: arrival of a call.
 //! - `published_limits`: limits that the server publishes, and calls that wait for them.
 //! - `dispatch`: execution of the decisions that send a batch.
@@ -46,16 +46,16 @@ struct Driver<'a> {
     /// gauges.
     items_cap: ExportedCap,
     weight_cap: ExportedCap,
-    /// The server advertises that it batches by itself.
+    /// `true` if the server advertises that it batches by itself.
     batches_itself: bool,
-    /// Cost classes of calls that arrived before the limits that the server publishes were known,
-    /// with the document that has them. Their calls leave one by one until then.
+    /// Cost classes of calls that leave one by one until the limits that the server publishes are
+    /// known, each with the document that is being looked up.
     pending_limits: Vec<(CostClassId, LimitsSource)>,
     queued: HashMap<CallId, QueuedCall>,
     in_flight: HashMap<BatchId, InFlightExecution>,
     /// Differences between the merge keys of each cost class.
     key_diversity: KeyDiversity,
-    /// Number of upstream changes already added to the counter.
+    /// Number of detected changes of the upstream that are already added to the metric.
     counted_changes: u64,
     completion_sender: mpsc::Sender<Completion>,
     stream_tokens: ClassTokens,
@@ -63,12 +63,13 @@ struct Driver<'a> {
 
 /// An execution in flight.
 struct InFlightExecution {
-    /// `None`: the execution is sent by the task of its caller.
+    /// The task of a batch. `None` for an unbatched call, which the task of its caller sends.
     task: Option<AbortHandle>,
     /// Scope of the route of its first member.
     scope: ScopeId,
 }
 
+/// A call in the queue.
 struct QueuedCall {
     submission: Box<Submission>,
     reply: oneshot::Sender<SubmitOutcome>,
@@ -207,6 +208,7 @@ impl<'a> Driver<'a> {
     /// Restores the snapshot unless a cost was already learned here, since local observations take
     /// precedence.
     fn seed(&mut self, state: &LearnedState) {
+        // Zero means that nothing was learned for a class.
         if self.core.snapshot().iter().all(|(_, class)| class.cost.first_nanos == 0) {
             self.restore(state);
         }

@@ -16,11 +16,11 @@ use crate::error::{Failure, FailureKind};
 /// The completion of an execution.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Completion {
-    /// Run of the driver that dispatched it: batch ids start again after a restart.
+    /// Number of the run of the driver that dispatched it. Batch ids start again after a restart.
     pub(super) generation: u64,
     pub(super) batch: BatchId,
     pub(super) observed: Observation,
-    /// Tokens of all streams of the class so far, if the response was one.
+    /// Number of tokens of all streams of the cost class so far, if the response was a stream.
     pub(super) stream_tokens: Option<u64>,
 }
 
@@ -32,11 +32,14 @@ pub(super) struct Slot {
     generation: u64,
     batch: BatchId,
     clock: Clock,
+    /// Instant of dispatch.
     sent: Tick,
     outcome: BatchOutcome,
+    /// Time from dispatch to the first byte of the response.
     first_byte: Option<Duration>,
     /// The counter for the class of the call, if it may stream generated text.
     stream_tokens: Option<StreamTokens>,
+    /// Set once the response is known to be a stream of generated text.
     stream: Option<StreamRecorder>,
 }
 
@@ -51,16 +54,18 @@ pub struct UnbatchedPermit {
     pub details: ExecutionDetails,
 }
 
-/// The members of a batch that wait for a reply.
+/// The members of a batch that wait for a reply. The lists are in the order of the members.
 #[derive(Debug)]
 pub(super) struct WaitingMembers {
     pub(super) ids: Vec<CallId>,
+    /// `None` for a member that was answered.
     pub(super) replies: Vec<Option<oneshot::Sender<SubmitOutcome>>>,
     pub(super) details: Vec<ExecutionDetails>,
-    /// Reports answered members to the driver, only while the members are executed one by one and
-    /// others still wait.
+    /// Reports answered members to the driver while `is_isolating` is set.
     pub(super) events: mpsc::WeakSender<DriverEvent>,
+    /// `true` once the members are answered one after the other, while others still wait.
     pub(super) is_isolating: bool,
+    /// `None` once the backend has released the slot.
     pub(super) slot: Option<Slot>,
     /// Instant at which the backend released the slot.
     pub(super) answered: Option<Tick>,

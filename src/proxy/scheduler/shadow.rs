@@ -59,16 +59,16 @@ pub struct ObservedCall {
     pub began: Tick,
     /// The deadline of the call.
     pub deadline: Option<Deadline>,
-    /// The deadline that replaces an SLO that cannot be met at all.
+    /// The deadline that replaces `deadline` if that is an SLO that cannot be met at all.
     pub later: Option<Deadline>,
     /// The SLO as configured.
     pub slo: Option<Duration>,
-    /// A route names its protocol, so calls would be merged also in front of a server that batches
-    /// by itself.
+    /// `true` if a route requests merging explicitly, so that calls would be merged even if the
+    /// server advertises that it batches by itself.
     pub names_protocol: bool,
 }
 
-/// A call with an incomplete body.
+/// The handle that reports the body of a call.
 #[derive(Debug)]
 pub struct PendingBody {
     recorder: ShadowRecorder,
@@ -76,8 +76,8 @@ pub struct PendingBody {
     ended: EndFlag,
 }
 
-/// A call that waits for its response. If dropped without one, the call counts as cancelled by the
-/// client.
+/// The handle that reports the response to a call. If it is dropped without a report, the call
+/// counts as cancelled by the client.
 #[derive(Debug)]
 pub struct PendingResponse {
     recorder: ShadowRecorder,
@@ -92,23 +92,24 @@ type EndFlag = Arc<Mutex<bool>>;
 /// Counts of the shadow simulation since the process started.
 #[derive(Debug, Clone, Default)]
 pub struct ShadowReport {
-    /// Calls with a prediction.
+    /// Number of calls with a prediction.
     pub calls: u64,
-    /// Calls without a prediction, by reason.
+    /// Number of calls without a prediction, by reason.
     pub left_out: Vec<(UnpredictedReason, u64)>,
-    /// Upstream executions that batching would have caused.
+    /// Number of upstream executions that batching would have caused.
     pub executions: u64,
-    /// Calls and items in those executions.
+    /// Number of calls and number of items in those executions.
     pub carried: (u64, u64),
-    /// Calls that would have been answered.
+    /// Number of calls that would have been answered.
     pub answered: u64,
-    /// Calls that would have been rejected.
+    /// Number of calls that would have been rejected.
     pub rejected: u64,
-    /// Calls that would have expired in the queue.
+    /// Number of calls that would have expired in the queue.
     pub expired: u64,
     /// Total latency, from arrival to response, of the calls that would have been answered.
     pub latency: Duration,
-    /// Calls that were answered as they passed through, and their total latency.
+    /// Number of calls that were answered successfully as they passed through, and their total
+    /// latency.
     pub passed: (u64, Duration),
     /// Number of calls that the server was observed to execute concurrently.
     pub side_by_side: u32,
@@ -122,27 +123,38 @@ pub struct ShadowReport {
     pub recent: RecentCounts,
 }
 
+/// An event for the task.
 #[derive(Debug)]
 enum ShadowEvent {
+    /// The body of a call is complete.
     Came(CallId, Tick, Box<ObservedCall>, DeferredParse, ResponseOrder),
+    /// A call has ended.
     Ended(CallId, Tick, ObservedEnd),
+    /// A plan was solved for a cost class.
     Plan(CostClassId, Plan),
+    /// The limits are replaced.
     Limits(Box<Limits>),
+    /// The counts are requested.
     Seen(oneshot::Sender<ShadowReport>),
 }
 
 /// Order of the response and the end of the request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResponseOrder {
+    /// The response was reported before the request body was complete.
     Before,
+    /// The response was not reported yet when the request body was complete.
     Not,
 }
 
 /// Result of a pass-through call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ObservedEnd {
+    /// A successful response.
     Well,
+    /// Another response, or a failure.
     Failed,
+    /// The client disconnected.
     Left,
 }
 
@@ -171,8 +183,8 @@ impl ShadowRecorder {
     pub fn register_call(&self) -> (PendingBody, PendingResponse) {
         let id = CallId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let ended = EndFlag::default();
-        let coming = PendingBody { recorder: self.clone(), id, ended: ended.clone() };
-        (coming, PendingResponse { recorder: self.clone(), id, ended })
+        let body = PendingBody { recorder: self.clone(), id, ended: ended.clone() };
+        (body, PendingResponse { recorder: self.clone(), id, ended })
     }
 
     /// Replaces the limits.
@@ -193,11 +205,11 @@ impl ShadowRecorder {
 
 impl PendingBody {
     /// Reports that the body is complete. It is parsed later, in the task.
-    pub fn on_body_complete(self, passing: Box<ObservedCall>, read: DeferredParse) {
+    pub fn on_body_complete(self, observed: Box<ObservedCall>, read: DeferredParse) {
         let Self { recorder, id, ended } = self;
         let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
         let answered = if *ended { ResponseOrder::Before } else { ResponseOrder::Not };
-        let event = ShadowEvent::Came(id, recorder.clock.now(), passing, read, answered);
+        let event = ShadowEvent::Came(id, recorder.clock.now(), observed, read, answered);
         if recorder.events.try_send(event).is_err() {
             recorder.metrics.record_unpredicted(UnpredictedReason::Behind);
         }
@@ -217,12 +229,12 @@ impl PendingResponse {
         self.end(if well { ObservedEnd::Well } else { ObservedEnd::Failed });
     }
 
-    fn end(&self, how: ObservedEnd) {
+    fn end(&self, result: ObservedEnd) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         if !std::mem::replace(&mut *ended, true) {
             // A call with an event that is lost to a full channel eventually becomes the oldest of
             // those in flight and is removed.
-            self.recorder.events.try_send(ShadowEvent::Ended(self.id, self.recorder.clock.now(), how)).ok();
+            self.recorder.events.try_send(ShadowEvent::Ended(self.id, self.recorder.clock.now(), result)).ok();
         }
     }
 }

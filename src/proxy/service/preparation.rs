@@ -48,7 +48,8 @@ pub(in super::super) struct CallRequirements {
 // === impl Proxy ===
 
 impl Proxy {
-    /// Parses and weighs a call that arrived at `arrived`, and has the backend prepare it.
+    /// Parses and weighs a call that arrived at `arrived`, and has the backend prepare it. Returns
+    /// its endpoint, which the body may determine, and the call.
     pub(super) async fn read_call(
         &self,
         table: &RoutingTable,
@@ -99,7 +100,8 @@ impl Proxy {
         let batches_itself = published.filter(|_| endpoint.needs_info).map(|limits| limits.batches_itself);
         let reason = self.unmergeable_reason(table, &call, buffered.trailers.is_some(), batches_itself);
         let reason = reason.or_else(|| endpoint.unmergeable_model(published));
-        // Before a server that batches by itself, the parts of a call are sent one by one.
+        // With the reason `NoGain`, the server batches by itself. A call that is too large is
+        // divided nevertheless, and its parts are sent one by one.
         let is_divided = reason.is_none_or(|reason| reason == UnmergeableReason::NoGain)
             && endpoint.is_divisible(&call)
             && !self.undivided.contains(self.clock.now(), &call.cost_class);
@@ -188,8 +190,8 @@ impl Proxy {
     }
 }
 
-/// Awaits the preparation of a call, at most until its deadline or the end of the drain. The call is
-/// then queued as it is, and answered there as one that waited in the queue.
+/// Awaits the preparation of a call, at most until its deadline or the end of the drain. After
+/// that, the call is queued without it, and ended like a call that has waited in the queue.
 async fn await_preparation(
     preparing: impl Future<Output = CallPreparation> + Unpin,
     deadline: Option<Instant>,

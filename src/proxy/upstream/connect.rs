@@ -26,10 +26,11 @@ use crate::tls::{AlpnProtocols, UpstreamStream, UpstreamTlsConnector};
 /// Maximum number of addresses tried for one name. More would delay a refused call by seconds.
 const ADDRESSES_MAX: usize = 4;
 
-/// Time after which the next address is tried beside one that has not accepted yet, and after which
-/// a name is resolved again: the Connection Attempt Delay of Happy Eyeballs (RFC 8305, section 5),
-/// with the recommended value. A server whose listen queue is full drops the first packet of a
-/// connection. The kernel repeats it after 1 s and 3 s, so the attempt itself is not given up.
+/// Time after which the next address is tried concurrently with one that has not accepted yet, and
+/// after which a name is resolved again: the Connection Attempt Delay of Happy Eyeballs (RFC 8305,
+/// section 5), with the recommended value. A server whose listen queue is full drops the first
+/// packet of a connection. The kernel repeats it after 1 s and 3 s, so the attempt itself is not
+/// given up.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 /// Start of the default ephemeral port range of Linux (`net.ipv4.ip_local_port_range`). On lower
@@ -89,10 +90,11 @@ enum IoStream {
     Unix(UnixStream),
 }
 
-/// Attempts to connect to several addresses, beside each other.
+/// Concurrent attempts to connect to several addresses, as in Happy Eyeballs (RFC 8305).
 #[derive(Default)]
 struct ConnectAttempts {
     pending: FuturesUnordered<BoxFuture<'static, io::Result<TcpStream>>>,
+    /// The addresses to which an attempt was started.
     tried: Vec<SocketAddr>,
     /// Error of the last attempt that failed.
     error: Option<io::Error>,
@@ -154,12 +156,12 @@ impl Connector {
 
     /// Opens a connection. The timeout applies to the connect and to the TLS handshake separately.
     /// `TCP_NODELAY` is always set: without it, an HTTP/2 call over loopback takes 40 ms.
-    pub(super) async fn connect(&self, speak: AlpnProtocols) -> io::Result<UpstreamIo> {
-        self.connect_within(speak, self.timeout).await
+    pub(super) async fn connect(&self, alpn: AlpnProtocols) -> io::Result<UpstreamIo> {
+        self.connect_within(alpn, self.timeout).await
     }
 
     /// Opens a connection with a timeout that is not longer than the configured one.
-    pub(super) async fn connect_within(&self, speak: AlpnProtocols, limit: Duration) -> io::Result<UpstreamIo> {
+    pub(super) async fn connect_within(&self, alpn: AlpnProtocols, limit: Duration) -> io::Result<UpstreamIo> {
         let limit = limit.min(self.timeout);
         let (host, port, secure) = match &self.target {
             UpstreamTarget::Unix(path) => {
@@ -172,14 +174,16 @@ impl Connector {
         match &self.tls {
             Some(tls) if secure => {
                 // Boxed because the future of a handshake is large, and most connections have none.
-                let shaken = within(limit, Box::pin(tls.connect(stream, speak))).await;
-                Ok(IoStream::Tls(Box::new(shaken?)).into())
+                let secured = within(limit, Box::pin(tls.connect(stream, alpn))).await;
+                Ok(IoStream::Tls(Box::new(secured?)).into())
             }
             None if secure => Err(io::Error::other("TLS is not configured")),
             _ => Ok(IoStream::Tcp(stream).into()),
         }
     }
 
+    /// Connects to the known addresses of a host. If none of them accepts soon, the name is
+    /// resolved again, unless the host is an address.
     async fn connect_to(&self, host: &str, port: u16) -> io::Result<TcpStream> {
         let known = self.addresses.lock().map(|known| known.clone()).unwrap_or_default();
         let mut attempts = ConnectAttempts::default();
@@ -195,24 +199,24 @@ impl Connector {
         Ok(stream)
     }
 
-    /// Connects to the addresses that the name resolves to by now, beside the attempts that go on.
+    /// Resolves the name again and connects to its addresses, while the earlier attempts continue.
     /// If it does not resolve, the last addresses are kept.
     async fn connect_resolved(&self, host: &str, port: u16, mut attempts: ConnectAttempts) -> io::Result<TcpStream> {
-        let found: Vec<SocketAddr> = tokio::select! {
+        let resolved: Vec<SocketAddr> = tokio::select! {
             biased;
             Some(stream) = attempts.first_accepted() => return Ok(stream),
-            found = lookup_host((host, port)) => match found {
-                Ok(found) => found.take(ADDRESSES_MAX).collect(),
+            resolved = lookup_host((host, port)) => match resolved {
+                Ok(resolved) => resolved.take(ADDRESSES_MAX).collect(),
                 Err(error) if attempts.tried.is_empty() => return Err(error),
                 Err(_) => return attempts.finish().await,
             },
         };
-        let stream = match attempts.try_each(&found).await {
+        let stream = match attempts.try_each(&resolved).await {
             Some(stream) => stream,
             None => attempts.finish().await?,
         };
         if let Ok(mut addresses) = self.addresses.lock() {
-            *addresses = found;
+            *addresses = resolved;
         }
         Ok(stream)
     }
@@ -245,6 +249,7 @@ impl Connector {
     }
 }
 
+/// Awaits `work`, and fails with `TimedOut` after `limit`.
 async fn within<T>(limit: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     match timeout(limit, work).await {
         Ok(result) => result,
@@ -260,7 +265,7 @@ fn no_address() -> io::Error {
 
 impl ConnectAttempts {
     /// Tries the addresses in order, except those that were tried before. Each gets
-    /// [`ATTEMPT_DELAY`] before the next one is tried beside it. Returns `None` if none has
+    /// [`ATTEMPT_DELAY`] before the next one is tried as well. Returns `None` if none has
     /// accepted yet.
     async fn try_each(&mut self, addresses: &[SocketAddr]) -> Option<TcpStream> {
         for address in addresses {
@@ -269,7 +274,7 @@ impl ConnectAttempts {
             }
             self.tried.push(*address);
             self.pending.push(Box::pin(TcpStream::connect(*address)));
-            // Elapsed: the attempt goes on.
+            // The attempt continues after the timeout.
             if let Ok(Some(stream)) = timeout(ATTEMPT_DELAY, self.first_accepted()).await {
                 return Some(stream);
             }

@@ -1,9 +1,9 @@
 //! Isolation of the failing members of a batch: the parts of an [`IsolationPlan`] are sent one
 //! after the other, in the slot of the batch, until each member is answered.
 //!
-//! A response to a single member that has begun and is not complete soon is read on while the next
-//! parts are sent, so that one that arrives slowly delays no other member. Each member is answered
-//! like any unbatched call.
+//! If the response to a single member has begun and is not complete after [`SLOW_AFTER`], it is
+//! read concurrently with the next parts, so that a slow response delays no other member. Each
+//! member is answered like any unbatched call.
 
 use std::future::Future;
 use std::pin::pin;
@@ -29,7 +29,7 @@ use crate::error::{Failure, FailureKind};
 /// send the body of a result that is computed at once.
 const SLOW_AFTER: Duration = Duration::from_millis(500);
 
-/// Maximum number of such responses at a time. Each occupies one of the connections for batches,
+/// Maximum number of slow responses at a time. Each occupies one of the connections for batches,
 /// of which a process with 256 file descriptors has about 19.
 const SLOW_MAX: usize = 8;
 
@@ -41,26 +41,26 @@ pub(super) struct Isolation<'a> {
     streams: &'a mut OpenStreams,
     plan: IsolationPlan,
     evidence: IsolationEvidence,
-    /// Responses to single members that are read on.
+    /// Slow responses to single members, which are read concurrently with the next parts.
     slow: FuturesUnordered<BoxFuture<'a, MemberResponse>>,
 }
 
 /// A member and its own response.
 type MemberResponse = (usize, Result<UnbatchedResponse, FailureKind>);
 
-/// The replies to the members of a smaller batch, which is no stream, until they are delivered:
-/// slow responses are delivered meanwhile.
+/// The replies to the members of a smaller batch, collected until its call has ended, because slow
+/// responses are delivered meanwhile through the same outputs. A smaller batch is never a stream.
 #[derive(Debug, Default)]
 struct CollectedReplies(Vec<(usize, Result<BufferedReply, Failure>)>);
 
 /// Observations about the server during isolation.
 #[derive(Debug, Default)]
 pub(super) struct IsolationEvidence {
-    /// Members that were answered successfully alone.
+    /// Indices of the members that were answered successfully alone.
     answered: Vec<usize>,
     /// Parts with several members that failed.
     failed: Vec<MemberRange>,
-    /// The server answered a part with several members as a whole, so it accepts batches.
+    /// `true` if the server answered a part with several members, so that it accepts batches.
     merged: bool,
 }
 
@@ -118,7 +118,7 @@ impl<'a> Isolation<'a> {
     pub(super) async fn run(mut self) -> IsolationEvidence {
         self.outputs.on_isolation();
         while let Some(part) = self.plan.next_part() {
-            // No retry is needed if every client of the part has left.
+            // No retry is needed if the clients of all members have disconnected.
             if !part.clone().any(|member| self.outputs.is_waiting(member)) {
                 continue;
             }
@@ -208,6 +208,7 @@ impl<'a> Isolation<'a> {
         }
     }
 
+    /// Answers a member with its own response.
     fn deliver(&mut self, member: usize, answer: Result<UnbatchedResponse, FailureKind>) {
         let outcome = deliver_unbatched((self.inner, self.request), member, answer, self.outputs, self.streams);
         if outcome == BatchOutcome::Ok {
@@ -216,6 +217,7 @@ impl<'a> Isolation<'a> {
         self.count_items(member..member + 1);
     }
 
+    /// Counts the items of a part that was answered.
     fn count_items(&self, part: MemberRange) {
         let items = part.map(|member| self.request.members.get(member).map_or(0, |call| call.items)).sum();
         self.inner.metrics.record_isolated_items(items);

@@ -28,7 +28,8 @@ use crate::telemetry::names::OverheadStage;
 const SHARED_FLOOR: MinRate = MinRate { bytes: 10 << 10, window: Duration::from_secs(10) };
 
 /// Makes one upstream call for a part of the batch: the original call for a single member, and a
-/// merged one otherwise.
+/// shared one otherwise. `first_byte` is set to the time of the first byte of the response to a
+/// shared call. Streamed responses of single members are added to `streams`.
 pub(super) async fn try_part(
     inner: &Arc<Inner>,
     request: &BatchRequest,
@@ -68,7 +69,8 @@ pub(super) async fn try_part(
     let UpstreamResponse { status, headers, body, trailers, held } = answer;
     let (status, body) = endpoint.response_status(status, (&headers, trailers.as_ref()), &body);
     let shared = BatchResponse { status, headers: &headers, body: &body };
-    // Servers also report this with 503. It then concerns this batch rather than their load.
+    // Servers may report a lack of memory with 503. It is then caused by the size of this batch
+    // rather than by their load.
     let out_of_memory = !status.is_success() && endpoint.is_out_of_memory(status, &body);
     if is_overload(status) && !out_of_memory {
         let replies = endpoint.overload_replies(&members, &sent, shared, &inner.evidence);
@@ -183,12 +185,14 @@ fn original_request(call: &Call) -> Option<Request<Body>> {
     Some(request)
 }
 
+/// Answers all members of a part with a failure.
 pub(super) fn fail_part(outputs: &mut dyn BatchOutputs, part: MemberRange, kind: FailureKind) {
     for member in part {
         outputs.deliver(member, Err(kind.into()));
     }
 }
 
+/// Answers each member of a part with its reply.
 pub(super) fn deliver_all(outputs: &mut dyn BatchOutputs, part: MemberRange, replies: Vec<BufferedReply>) {
     debug_assert_eq!(part.len(), replies.len(), "one reply for each member");
     for (member, reply) in part.zip(replies) {
@@ -196,6 +200,7 @@ pub(super) fn deliver_all(outputs: &mut dyn BatchOutputs, part: MemberRange, rep
     }
 }
 
+/// Returns the HTTP request of a shared call.
 fn to_http(sent: &SharedRequest) -> Option<Request<Body>> {
     let builder = Request::builder().method(&sent.method).uri(&sent.target).version(sent.version);
     let mut request = builder.body(Body::full(sent.body.clone())).ok()?;

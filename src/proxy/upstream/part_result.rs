@@ -16,13 +16,17 @@ pub(super) enum PartResult {
     Split(Vec<BufferedReply>),
     /// Every member of the part has been answered.
     Answered(BatchOutcome),
-    /// The part may be retried in smaller parts. If that is not allowed, its members fail with
-    /// `or`.
+    /// The part failed as a whole, and no member has been answered.
     Retry {
+        /// The outcome, which determines the next parts.
         verdict: PartOutcome,
+        /// Failure of the members if a retry is not allowed.
         or: FailureKind,
+        /// The observation about the server.
         observed: BatchOutcome,
+        /// The refusal of batches that the failure amounts to, if the members succeed alone.
         refusal: Option<BatchRefusal>,
+        /// `true` if the members may be retried in smaller parts.
         allowed: bool,
     },
 }
@@ -36,7 +40,7 @@ pub(super) fn outcome_without_retry(observed: BatchOutcome, refusal: Option<Batc
     }
 }
 
-/// Judges a batch that got no response.
+/// Judges a batch without a complete response.
 pub(super) fn judge_failure(endpoint: &Endpoint, kind: FailureKind) -> PartResult {
     // A refused connection carried no data, and a single call would be refused as well. A call that
     // timed out is never retried. Responses that are too large together may fit one by one.
@@ -81,7 +85,8 @@ pub(super) fn judge_error_status(
         let is_named = too_large.limit.is_some();
         return judge_too_large(too_large, (!is_named).then_some(BatchRefusal::TooLarge(status.as_u16())));
     }
-    // All members have the same credential and method, so parts would get the same response.
+    // All members have the same credential and method, which are part of the merge key, so parts
+    // would get the same response.
     let is_keyed = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::METHOD_NOT_ALLOWED);
     PartResult::Retry {
         verdict: if is_keyed { PartOutcome::Inseparable } else { PartOutcome::Failed },

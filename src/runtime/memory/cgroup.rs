@@ -16,11 +16,13 @@ pub struct ControlGroup {
     /// processes.
     folder: PathBuf,
     version: CgroupVersion,
+    /// Memory limit in bytes.
     limit: u64,
-    /// Memory of a model that the process executes; 0 for none.
+    /// Memory of a model that the process executes, in bytes; 0 for none.
     model: u64,
 }
 
+/// Version of the interface of control groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CgroupVersion {
     One,
@@ -68,9 +70,9 @@ impl ControlGroup {
     /// Returns the group without the memory of a model: limit and usage are those of the rest of the
     /// process.
     ///
-    /// The memory of a model has a fixed maximum, so it is no sign of pressure, however large its share
-    /// of the limit is. Of its files, the kernel keeps the pages that are in use and
-    /// can drop them at any time, so active file pages are not in use either.
+    /// The memory of a model has a fixed maximum, so it is no sign of pressure, however large its
+    /// share of the limit is. The kernel keeps the pages of its files that are read often as active
+    /// file pages, and can drop them at any time, so active file pages do not count as used either.
     #[must_use]
     pub fn without_model(self, bytes: u64) -> Self {
         Self { model: bytes, ..self }
@@ -130,6 +132,7 @@ impl CgroupVersion {
     }
 }
 
+/// Reads a file that consists of one number. `None` for a missing file, and for `max`.
 fn read_number(file: &Path) -> Option<u64> {
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }

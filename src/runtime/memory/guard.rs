@@ -21,18 +21,22 @@ pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// The bytes of a registered guard, and the waker of its owner.
 #[derive(Debug)]
 pub(super) struct GuardState {
+    /// Number of bytes held; zero after the eviction.
     pub(super) bytes: AtomicUsize,
     /// Bytes held at the time of eviction, until the owner drops the guard.
     pub(super) evicted_bytes: AtomicUsize,
+    /// The owner has dropped the guard.
     pub(super) dropped: AtomicBool,
+    /// A [`HoldPhase`].
     pub(super) phase: AtomicU8,
-    /// Start of the current phase.
+    /// Tick at the start of the current phase.
     pub(super) phase_start: AtomicU64,
-    /// Instant at which the client last sent or took bytes.
+    /// Tick at which the client last sent or took bytes.
     pub(super) last_progress: AtomicU64,
     pub(super) evicted: AtomicBool,
     /// The guard occupies an upstream connection.
     pub(super) occupies_upstream: AtomicBool,
+    /// Woken on eviction, so that the owner drops the guard.
     pub(super) owner: AtomicWaker,
 }
 
@@ -56,8 +60,9 @@ pub enum HoldPhase {
 // === impl GuardState ===
 
 impl GuardState {
-    /// Returns `true` if the bytes arrived slowly, and the byte-milliseconds held. `None` for a
-    /// guard that is not evictable.
+    /// Returns the rank of the guard for eviction: `true` if its bytes arrived slowly, and its
+    /// bytes times the milliseconds for which they are held. `None` for a guard that is not
+    /// evictable.
     pub(super) fn score(&self, now: Tick) -> Option<(bool, u64)> {
         let bytes = self.bytes.load(Ordering::Relaxed) as u64;
         if bytes == 0 || !self.is_evictable() {

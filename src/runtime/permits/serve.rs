@@ -25,7 +25,7 @@ use super::{ConnectionLimiter, ConnectionLimits, ConnectionPermit};
 /// Connection limits. Probes and scrapes need only a few connections; the rest absorbs unexpected
 /// peers. Each connection holds at most a head of [`HEAD_BYTES_MAX`] and a response of about 100
 /// KiB.
-const BOUNDS: ConnectionLimits = ConnectionLimits { total: 64, per_peer: 16 };
+const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits { total: 64, per_peer: 16 };
 /// Maximum size of a head, the minimum that hyper accepts. Heads of probes have a few hundred
 /// bytes.
 const HEAD_BYTES_MAX: usize = 8 << 10;
@@ -36,9 +36,9 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a request body, and maximum time to receive it. A change is a small JSON object.
 const BODY_BYTES_MAX: usize = 8 << 10;
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause after a failed accept. Descriptor exhaustion passes in a moment or lasts, and must neither
+/// Delay after a failed accept. A lack of file descriptors may be short or last, and must neither
 /// cause a busy loop nor end the accept loop.
-const PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Local address of a connection. It is an extension of the requests of [`serve_router`].
 #[derive(Debug, Clone, Copy)]
@@ -57,7 +57,7 @@ impl LocalAddress {
 /// Serves a router until `stopped` resolves, then completes the requests in progress and returns.
 pub async fn serve_router(listener: TcpListener, router: Router, stopped: impl Future<Output = ()>) {
     let graceful = GracefulShutdown::new();
-    let limiter = ConnectionLimiter::new(BOUNDS);
+    let limiter = ConnectionLimiter::new(CONNECTION_LIMITS);
     let mut stopped = pin!(stopped);
     let mut is_failing = false;
     loop {
@@ -76,7 +76,7 @@ pub async fn serve_router(listener: TcpListener, router: Router, stopped: impl F
                     tracing::warn!(%error, "cannot accept a connection on a port for probes");
                 }
                 is_failing = true;
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
@@ -84,13 +84,14 @@ pub async fn serve_router(listener: TcpListener, router: Router, stopped: impl F
     graceful.shutdown().await;
 }
 
+/// Serves one connection until it ends, is idle for too long, or is evicted.
 async fn connection(stream: TcpStream, router: Router, permit: Arc<ConnectionPermit>, watcher: Watcher) {
     // The option fails only on a socket that is already closed.
     stream.set_nodelay(true).ok();
     let local = stream.local_addr().ok().map(LocalAddress);
-    let answering = permit.clone();
+    let request_permit = permit.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let (router, permit) = (router.clone(), answering.clone());
+        let (router, permit) = (router.clone(), request_permit.clone());
         async move {
             let (mut head, body) = request.into_parts();
             if let Some(local) = local {
@@ -149,7 +150,7 @@ mod tests {
         let router = Router::new().route("/livez", get(|| async { "ok" }));
         let serving = tokio::spawn(serve_router(listener, router, std::future::pending()));
         let mut held = Vec::new();
-        for number in 0..4 * BOUNDS.total {
+        for number in 0..4 * CONNECTION_LIMITS.total {
             let mut stream = TcpStream::connect(address).await.unwrap();
             if number % 2 == 0 {
                 stream.write_all(b"GET /livez HTTP/1.1\r\nx: ").await.unwrap();

@@ -23,11 +23,11 @@ use crate::telemetry::{CompletedCall, Metrics};
 /// The task of the shadow simulation.
 pub(super) struct ShadowTask {
     shadow: Shadow,
-    numbers: IdInterner,
+    ids: IdInterner,
     /// Calls in the shadow queue.
     queued: BTreeMap<CallId, Submission>,
     /// Calls in flight, with the instant at which they began.
-    passing: BTreeMap<CallId, Tick>,
+    in_flight: BTreeMap<CallId, Tick>,
     report: ShadowReport,
     windows: CountWindows,
     /// The limits that the server publishes, as last known.
@@ -50,9 +50,9 @@ impl ShadowTask {
     ) -> Self {
         Self {
             shadow: Shadow::new(config.limits.clone(), config.seed),
-            numbers: IdInterner::new(),
+            ids: IdInterner::new(),
             queued: BTreeMap::new(),
-            passing: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             report: ShadowReport::default(),
             windows: CountWindows::new(clock.now()),
             published: None,
@@ -63,11 +63,12 @@ impl ShadowTask {
         }
     }
 
+    /// Handles events until all recorders are dropped.
     pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<ShadowEvent>) {
         while let Some(event) = inbox.recv().await {
             match event {
-                ShadowEvent::Came(id, at, passing, read, answered) => {
-                    self.on_body((id, at), *passing, (read.0)(), answered);
+                ShadowEvent::Came(id, at, observed, read, answered) => {
+                    self.on_body((id, at), *observed, (read.0)(), answered);
                 }
                 ShadowEvent::Ended(id, at, how) => self.on_end(id, at, how),
                 ShadowEvent::Plan(class, plan) => self.shadow.set_plan(class, plan),
@@ -82,9 +83,10 @@ impl ShadowTask {
         }
     }
 
-    fn on_body(&mut self, (id, at): (CallId, Tick), passing: ObservedCall, call: Call, answered: ResponseOrder) {
-        let ObservedCall { endpoint, scope, priority, tenant_weight, client, began, .. } = passing;
-        let (published, is_unbatched) = self.look_up_limits(&endpoint, &call, passing.names_protocol);
+    /// Simulates a call after its body is complete.
+    fn on_body(&mut self, (id, at): (CallId, Tick), observed: ObservedCall, call: Call, answered: ResponseOrder) {
+        let ObservedCall { endpoint, scope, priority, tenant_weight, client, began, .. } = observed;
+        let (published, is_unbatched) = self.look_up_limits(&endpoint, &call, observed.names_protocol);
         let unbatched = is_unbatched || matches!(call.merge, MergeEligibility::Alone(_));
         let submission = Submission {
             call: Arc::new(call),
@@ -96,9 +98,9 @@ impl ShadowTask {
             origin: CallOrigin::Client,
             client: Some(client),
             batches_itself: None,
-            deadline: passing.deadline,
-            later: passing.later,
-            slo: passing.slo,
+            deadline: observed.deadline,
+            later: observed.later,
+            slo: observed.slo,
             caller_deadline: None,
             timeout: None,
             pending_limits: None,
@@ -106,7 +108,7 @@ impl ShadowTask {
             published_weight_max: None,
             division: None,
         };
-        let (offered, _) = self.numbers.intern_call(id, &submission);
+        let (offered, _) = self.ids.intern_call(id, &submission);
         if let Some(published) = published {
             let most = (published.items_max, published.weight_max);
             self.shadow.publish(at, offered.cost_class, most);
@@ -122,14 +124,14 @@ impl ShadowTask {
         } else {
             self.report.calls += 1;
             self.windows.window_at(at).calls += 1;
-            if self.passing.len() >= EVENTS_MAX {
-                self.passing.pop_first();
+            if self.in_flight.len() >= EVENTS_MAX {
+                self.in_flight.pop_first();
             }
-            self.passing.insert(id, began);
+            self.in_flight.insert(id, began);
         }
         if answered == ResponseOrder::Before {
             // Its latency is unknown, because the response arrived first.
-            self.passing.remove(&id);
+            self.in_flight.remove(&id);
             self.shadow.on_response(at, id, false);
         }
     }
@@ -163,8 +165,9 @@ impl ShadowTask {
         (published, unbatched)
     }
 
+    /// Records the end of a call that passed through.
     fn on_end(&mut self, id: CallId, at: Tick, how: ObservedEnd) {
-        let began = self.passing.remove(&id);
+        let began = self.in_flight.remove(&id);
         match how {
             ObservedEnd::Left => self.shadow.on_disconnect(at, id),
             ObservedEnd::Well | ObservedEnd::Failed => self.shadow.on_response(at, id, how == ObservedEnd::Well),
@@ -181,10 +184,10 @@ impl ShadowTask {
     /// Counts the predictions up to now.
     fn record_predictions(&mut self) {
         let now = self.clock.now();
-        for would in self.shadow.take_outcomes() {
-            self.windows.window_at(now).count(&would);
+        for predicted in self.shadow.take_outcomes() {
+            self.windows.window_at(now).count(&predicted);
             let observer = self.metrics.predicted_observer();
-            match would {
+            match predicted {
                 ShadowOutcome::Leave { members, scope, items } => {
                     self.report.executions += 1;
                     self.report.carried.0 += members.len() as u64;
@@ -225,9 +228,10 @@ impl ShadowTask {
         }
     }
 
+    /// Removes a call from the shadow queue, and releases its ids.
     fn forget(&mut self, id: CallId) {
         if let Some(submission) = self.queued.remove(&id) {
-            self.numbers.release(&submission);
+            self.ids.release(&submission);
         }
     }
 
@@ -236,7 +240,7 @@ impl ShadowTask {
         self.record_predictions();
         let known = self.shadow.knowledge();
         let class = |(id, nanos, items): &(CostClassId, u64, u32)| {
-            Some((self.numbers.class_name(*id)?.into(), Duration::from_nanos(*nanos), *items))
+            Some((self.ids.class_name(*id)?.into(), Duration::from_nanos(*nanos), *items))
         };
         ShadowReport {
             side_by_side: known.side_by_side,
@@ -248,6 +252,7 @@ impl ShadowTask {
         }
     }
 
+    /// Solves a plan on a blocking thread.
     fn plan(&self, class: CostClassId, input: PlanInput) {
         let events = self.events.clone();
         tokio::task::spawn_blocking(move || {

@@ -14,9 +14,9 @@ use super::{BufferBudget, BuffersFull, EVICTED_DIVISOR, EvictionPolicy, HoldClas
 #[derive(Debug)]
 pub struct BufferGuard {
     budget: BufferBudget,
-    /// Number of bytes, unless the guard is listed.
+    /// Number of bytes; zero once the guard is listed, since `listed` has them from then on.
     bytes: usize,
-    /// The guard is that of an upload that occupies an upstream connection.
+    /// `true` if the guard is that of an upload that occupies an upstream connection.
     occupies_upstream: bool,
     /// The guard will hold more than [`SMALL_MAX`].
     is_large: bool,
@@ -60,6 +60,7 @@ impl BufferGuard {
             (true, true) => HoldClass::Answer,
         };
         if !inner.try_charge(bytes, class) {
+            // Evict listed guards to make room, and try again.
             let (held, evicted) = (inner.held.load(Ordering::Relaxed), inner.evicted_bytes.load(Ordering::Relaxed));
             let excess = (held + bytes).saturating_sub(inner.limit_for(class));
             // Further evictions are useless until the evicted guards are dropped.
