@@ -201,7 +201,8 @@ impl DrainTask {
     async fn next_event(&mut self, outputs: DrainOutputs) -> DrainEvent {
         let Self { parts, inbox, returns, waiting, .. } = self;
         let returned = select_all(returns.iter_mut().map(|port| port.changed().boxed()));
-        // The last connection matters only to hooks, and only once clients are signalled to disconnect.
+        // The end of the last connection matters only to hooks, and only once clients are signalled
+        // to disconnect.
         let awaits_close = !waiting.is_empty() && outputs.leaving;
         tokio::select! {
             command = inbox.recv() => command.map_or(DrainEvent::Stopped, DrainEvent::Command),
