@@ -1,15 +1,19 @@
 //! Cost of the batching core: `cargo bench --bench core`, or `just bench-core`.
 //!
 //! 1. Nanoseconds per item for `enqueue`, `poll`, `next_wakeup` and `complete` together, with a
-//!    poll after every single event. The figure is the median over stretches of batches.
+//!    poll after every single event. The figure is the median over *stretches*, which are equal
+//!    numbers of consecutive batches.
 //! 2. Allocations per batch, and per additional item of a batch. The latter are zero once the
 //!    core is warm.
 //! 3. Idle: an idle core requests no wake-up.
-//! 4. Plans: the share of a core that solving them takes, in the first minute and in an hour of
+//! 4. Decisions by weights (`group`): the time of the polls that dispatch a batch, where the server
+//!    pads the items to the heaviest one.
+//! 5. Plans: the share of a CPU core that solving them takes, in the first minute and in an hour of
 //!    virtual time.
 //!
-//! Counts are asserted in every run, also in the short one of `cargo test`; times are only printed.
-//! Arguments other than flags select loads by name.
+//! The number of allocations and the idle core are asserted in every run, also in the short one of
+//! `cargo test`. Times are compared with a limit (a *bar*), and the last line counts the bars met
+//! and missed. Arguments other than flags select loads by name.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 #![expect(clippy::cast_precision_loss, reason = "counts of a bench")]
@@ -26,7 +30,7 @@ use core_driver::{CoreDriver, Load, StretchMeasurement};
 #[global_allocator]
 static ALLOCATOR: allocations::Counting = allocations::Counting;
 
-/// Bars: cost of an item, time of a decision by weights, and share of a core that plans take.
+/// Bars: cost of an item, time of a decision by weights, and share of a CPU core that plans take.
 const NANOS_PER_ITEM_MAX: f64 = 1000.0;
 const GROUP_MICROS_MAX: f64 = 20.0;
 const PLAN_SHARE_MAX: f64 = 0.01;
@@ -37,10 +41,14 @@ const ALLOCATIONS_PER_ITEM_MAX: f64 = 0.05;
 /// Extent of the measurements.
 #[derive(Clone, Copy)]
 struct Scale {
+    /// Number of batches before the first measurement.
     warm: u64,
+    /// Number of batches of a stretch.
     stretch: u64,
+    /// Number of stretches.
     stretches: usize,
-    hour: Duration,
+    /// Virtual time for which plans are solved.
+    plan_time: Duration,
 }
 
 /// Number of bars met and missed.
@@ -55,9 +63,9 @@ fn main() {
     let tiny = !arguments.iter().any(|argument| argument == "--bench")
         || arguments.iter().any(|argument| argument == "--test");
     let scale = if tiny {
-        Scale { warm: 300, stretch: 20, stretches: 3, hour: Duration::from_secs(5) }
+        Scale { warm: 300, stretch: 20, stretches: 3, plan_time: Duration::from_secs(5) }
     } else {
-        Scale { warm: 3000, stretch: 50, stretches: 101, hour: Duration::from_secs(3600) }
+        Scale { warm: 3000, stretch: 50, stretches: 101, plan_time: Duration::from_secs(3600) }
     };
     let chosen: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
     let is_selected = |name: &str| chosen.is_empty() || chosen.iter().any(|part| name.contains(part.as_str()));
@@ -65,7 +73,7 @@ fn main() {
     println!("core: each event on its own, with a poll and next_wakeup after it");
     println!("  load                      items/batch   ns/item   allocations/batch");
     for load in loads().into_iter().filter(|load| is_selected(load.name)) {
-        let (measured, nanos) = cost(load, scale);
+        let (measured, nanos) = measure_cost(load, scale);
         let per_batch = measured.allocations as f64 / measured.batches as f64;
         println!("  {:<26} {:>10.1} {nanos:>9.0} {per_batch:>19.2}", load.name, per(measured.items, measured.batches));
         if load.is_judged() && !tiny {
@@ -99,7 +107,7 @@ fn main() {
         }
     }
     if is_selected("plan") {
-        plans(scale, tiny, &mut tally);
+        measure_plans(scale, tiny, &mut tally);
     }
     println!("{} met, {} missed", tally.met, tally.missed);
 }
@@ -121,7 +129,7 @@ fn loads() -> Vec<Load> {
 }
 
 /// Returns the sums over all stretches and the median cost of an item in nanoseconds.
-fn cost(load: Load, scale: Scale) -> (StretchMeasurement, f64) {
+fn measure_cost(load: Load, scale: Scale) -> (StretchMeasurement, f64) {
     let mut driver = CoreDriver::new(load);
     driver.run(scale.warm);
     let mut all = StretchMeasurement::default();
@@ -139,7 +147,7 @@ fn cost(load: Load, scale: Scale) -> (StretchMeasurement, f64) {
 /// items, divided by the difference in items. Allocations for the batch as a whole cancel out.
 fn allocations_per_further_item(scale: Scale) -> f64 {
     let of = |batch_max| {
-        let (measured, _) = cost(Load { batch_max, ..Load::DEEP }, scale);
+        let (measured, _) = measure_cost(Load { batch_max, ..Load::DEEP }, scale);
         (measured.allocations as f64 / measured.batches as f64, per(measured.items, measured.batches))
     };
     let ((few, small), (many, large)) = (of(16), of(64));
@@ -147,32 +155,32 @@ fn allocations_per_further_item(scale: Scale) -> f64 {
     (many - few) / (large - small)
 }
 
-fn plans(scale: Scale, tiny: bool, tally: &mut Tally) {
+fn measure_plans(scale: Scale, tiny: bool, tally: &mut Tally) {
     let mut driver = CoreDriver::new(Load::MID);
-    let (mut solving, mut plans, mut minute) = (Duration::ZERO, 0, None);
-    while u128::from(driver.now().0) < scale.hour.as_nanos() {
+    let (mut solving, mut plans, mut after_minute) = (Duration::ZERO, 0, None);
+    while u128::from(driver.now().0) < scale.plan_time.as_nanos() {
         let measured = driver.run(1000.min(scale.warm));
         solving += measured.solving;
         plans += measured.plans;
         if driver.now().0 >= 60_000_000_000 {
-            minute.get_or_insert((solving, plans));
+            after_minute.get_or_insert((solving, plans));
         }
     }
     let share = |solving: Duration, of: Duration| solving.as_secs_f64() / of.as_secs_f64();
-    println!("plan: {plans} plans in {:?} of virtual time, {solving:.1?} to solve", scale.hour);
-    if let Some((solving, plans)) = minute {
+    println!("plan: {plans} plans in {:?} of virtual time, {solving:.1?} to solve", scale.plan_time);
+    if let Some((solving, plans)) = after_minute {
         println!(
             "  of them {plans} in the first minute, {solving:.1?}: {:.4} of a core",
             share(solving, Duration::from_secs(60))
         );
     }
     if !tiny {
-        tally.judge("share of a core over the hour", share(solving, scale.hour), PLAN_SHARE_MAX);
+        tally.judge("share of a core over the hour", share(solving, scale.plan_time), PLAN_SHARE_MAX);
     }
 }
 
-fn per(sum: u64, of: u64) -> f64 {
-    sum as f64 / of.max(1) as f64
+fn per(sum: u64, count: u64) -> f64 {
+    sum as f64 / count.max(1) as f64
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {

@@ -42,7 +42,7 @@ pub(crate) struct TestNamespace {
     pub(crate) name: String,
 }
 
-/// Series of `/metrics` from one scrape.
+/// Series of `/metrics` from one scrape: the name with its labels, and the value.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MetricsSnapshot(Vec<(String, f64)>);
 
@@ -100,11 +100,12 @@ impl TestNamespace {
     /// Applies a manifest that the API server must reject. Returns the error message.
     pub(crate) async fn apply_rejected(&self, manifest: &str) -> Result<String, TestError> {
         match self.apply(manifest).await {
-            Ok(said) => Err(format!("expected a refusal: {said}").into()),
-            Err(fault) => Ok(fault.to_string()),
+            Ok(output) => Err(format!("expected a refusal: {output}").into()),
+            Err(error) => Ok(error.to_string()),
         }
     }
 
+    /// Replaces the placeholders of a manifest: see [`Self::apply`].
     pub(crate) fn fill_placeholders(&self, manifest: &str) -> String {
         let images = &self.cluster.kit.images;
         manifest
@@ -120,20 +121,20 @@ impl TestNamespace {
         self.cluster.kubectl.run(&["label", "namespace", &self.name, label]).await.map(drop)
     }
 
-    /// Waits until a watched object meets a condition. The error of a timeout contains its current
-    /// status.
-    pub(crate) async fn wait<K>(&self, name: &str, what: &str, is_so: impl Condition<K>) -> Result<K, TestError>
+    /// Waits until a watched object meets a condition, which `what` describes. The error of a
+    /// timeout contains its current status.
+    pub(crate) async fn wait<K>(&self, name: &str, what: &str, condition: impl Condition<K>) -> Result<K, TestError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
         K: Clone + Debug + DeserializeOwned + Serialize + Send + 'static,
     {
         let kind = K::kind(&());
-        match tokio::time::timeout(WAIT_MAX, await_condition(self.api::<K>(), name, is_so)).await {
+        match tokio::time::timeout(WAIT_MAX, await_condition(self.api::<K>(), name, condition)).await {
             Ok(object) => object?.ok_or_else(|| format!("{kind} {name} is gone").into()),
             Err(_) => {
                 let object = serde_json::to_value(self.api::<K>().get_opt(name).await?)?;
-                let so = describe_status(object.get("status").unwrap_or(&Value::Null));
-                Err(format!("{kind} {name}: \"{what}\" is not true within {} s; {so}", WAIT_MAX.as_secs()).into())
+                let status = describe_status(object.get("status").unwrap_or(&Value::Null));
+                Err(format!("{kind} {name}: \"{what}\" is not true within {} s; {status}", WAIT_MAX.as_secs()).into())
             }
         }
     }
@@ -153,7 +154,8 @@ impl TestNamespace {
         let labels = deployment.spec.and_then(|spec| spec.selector.match_labels).unwrap_or_default();
         let selector: Vec<_> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let selector = selector.join(",");
-        // The status is older than the list: a single slow probe makes a pod not ready in between.
+        // The pods are listed after the deployment's status was observed. A single slow probe can
+        // make one not ready in between, so the list is repeated.
         retry_until(name, WAIT_MAX, async || {
             let ready: Vec<Pod> = self.pods(&selector).await?.into_iter().filter(is_ready).collect();
             match i32::try_from(ready.len()) {
@@ -165,7 +167,7 @@ impl TestNamespace {
     }
 
     /// Like [`Self::deployment_ready`], but also waits until pods of an earlier template are
-    /// deleted. A pod that exits without lingering refuses calls until the last node has removed
+    /// deleted. If such a pod exits at once, calls to it are refused until all nodes have removed
     /// its endpoint.
     pub(crate) async fn deployment_settled(&self, name: &str) -> Result<Vec<Pod>, TestError> {
         let ready = self.deployment_ready(name).await?;
@@ -173,8 +175,8 @@ impl TestNamespace {
         let selector = labels.get("app").map(|app| format!("app={app}")).unwrap_or_default();
         retry_until(name, WAIT_MAX, async || {
             match self.api::<Pod>().list(&ListParams::default().labels(&selector)).await?.items.len() {
-                all if all == ready.len() => Ok(()),
-                all => Err(format!("{all} pods, of which {} are to stay", ready.len()).into()),
+                count if count == ready.len() => Ok(()),
+                count => Err(format!("{count} pods, of which {} are to stay", ready.len()).into()),
             }
         })
         .await?;
@@ -230,7 +232,7 @@ impl TestNamespace {
         head.uri = uri.parse()?;
         let request = self.cluster.client.request_text(http::Request::from_parts(head, body));
         match tokio::time::timeout(WAIT_MAX, request).await {
-            Ok(Ok(said)) => Ok(said),
+            Ok(Ok(text)) => Ok(text),
             // The client interprets an error response of the pod as a status of the API server.
             Ok(Err(kube::Error::Api(status))) => Err(format!("{} {}", status.code, status.message).into()),
             Ok(Err(error)) => Err(error.into()),
@@ -251,12 +253,13 @@ impl TestNamespace {
         let request = async {
             let mut stream = TcpStream::connect((ip.parse::<IpAddr>()?, METRICS)).await?;
             stream.write_all(b"GET /metrics HTTP/1.0\r\nhost: pod\r\n\r\n").await?;
-            let mut said = String::new();
-            stream.read_to_string(&mut said).await?;
-            Ok::<_, TestError>(said)
+            let mut response = String::new();
+            stream.read_to_string(&mut response).await?;
+            Ok::<_, TestError>(response)
         };
-        let said = tokio::time::timeout(WAIT_MAX, request).await??;
-        let (_, text) = said.split_once("\r\n\r\n").filter(|(head, _)| head.contains(" 200 ")).ok_or("no metrics")?;
+        let response = tokio::time::timeout(WAIT_MAX, request).await??;
+        let (_, text) =
+            response.split_once("\r\n\r\n").filter(|(head, _)| head.contains(" 200 ")).ok_or("no metrics")?;
         Ok(MetricsSnapshot::parse(text))
     }
 
@@ -273,15 +276,15 @@ impl TestNamespace {
 /// Extracts the parts of a status that explain an unmet condition: conditions and states of
 /// containers.
 fn describe_status(status: &Value) -> String {
-    let mut said = Vec::new();
+    let mut entries = Vec::new();
     for list in ["conditions", "initContainerStatuses", "containerStatuses"] {
         for one in status.get(list).and_then(Value::as_array).into_iter().flatten() {
             let keys = ["type", "status", "reason", "message", "name", "ready", "restartCount", "state"];
             let parts = keys.iter().filter_map(|key| one.get(key)).map(ToString::to_string);
-            said.push(parts.collect::<Vec<_>>().join(" "));
+            entries.push(parts.collect::<Vec<_>>().join(" "));
         }
     }
-    if said.is_empty() { status.to_string() } else { said.join("\n  ") }
+    if entries.is_empty() { status.to_string() } else { entries.join("\n  ") }
 }
 
 /// Returns `true` if a pod is ready.
@@ -323,11 +326,11 @@ impl MetricsSnapshot {
     /// Returns the sum of all series with this name and all of these labels, each given as
     /// `name="value"`.
     pub(crate) fn sum(&self, name: &str, labels: &[&str]) -> f64 {
-        let of_it = |series: &str| {
-            let (its, its_labels) = series.split_once('{').unwrap_or((series, ""));
-            its == name && labels.iter().all(|label| its_labels.contains(label))
+        let matches = |series: &str| {
+            let (series_name, series_labels) = series.split_once('{').unwrap_or((series, ""));
+            series_name == name && labels.iter().all(|label| series_labels.contains(label))
         };
-        self.0.iter().filter(|(series, _)| of_it(series)).map(|(_, value)| value).sum()
+        self.0.iter().filter(|(series, _)| matches(series)).map(|(_, value)| value).sum()
     }
 
     /// Returns every series with this name.

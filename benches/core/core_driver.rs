@@ -26,6 +26,7 @@ pub(crate) struct Load {
     pub(crate) clients: usize,
     /// Calls per second.
     pub(crate) rate: u64,
+    /// Maximum number of items of a batch.
     pub(crate) batch_max: u32,
     pub(crate) slo: Option<Duration>,
     pub(crate) tenants: u64,
@@ -49,6 +50,7 @@ pub(crate) struct StretchMeasurement {
     pub(crate) plans: u64,
 }
 
+/// The core, its load and its server.
 pub(crate) struct CoreDriver {
     load: Load,
     batcher: Batcher,
@@ -57,9 +59,10 @@ pub(crate) struct CoreDriver {
     next_arrival: Tick,
     /// Times at which clients make their next calls.
     thinking: BinaryHeap<Reverse<Tick>>,
+    /// Time at which the server has executed all batches in flight.
     free_at: Tick,
     /// Executions in flight: time of completion, time of dispatch, batch and number of items.
-    out: VecDeque<(Tick, Tick, BatchId, u32)>,
+    in_flight: VecDeque<(Tick, Tick, BatchId, u32)>,
     random: SplitMix64,
     measured: StretchMeasurement,
     time_decisions: bool,
@@ -123,7 +126,7 @@ impl CoreDriver {
             next_arrival: Tick::default(),
             thinking: std::iter::repeat_n(Reverse(Tick::default()), load.clients).collect(),
             free_at: Tick::default(),
-            out: VecDeque::new(),
+            in_flight: VecDeque::new(),
             random: SplitMix64::new(1),
             measured: StretchMeasurement::default(),
             time_decisions: false,
@@ -143,19 +146,19 @@ impl CoreDriver {
     /// Runs until this number of further batches are complete.
     pub(crate) fn run(&mut self, batches: u64) -> StretchMeasurement {
         self.measured = StretchMeasurement::default();
-        let (begun, before) = (now(), allocations::count());
+        let (start, count_before) = (now(), allocations::count());
         while self.measured.batches < batches {
             self.step();
         }
-        self.measured.spent = since(begun).saturating_sub(self.measured.solving);
-        self.measured.allocations = allocations::count() - before;
+        self.measured.spent = since(start).saturating_sub(self.measured.solving);
+        self.measured.allocations = allocations::count() - count_before;
         self.measured
     }
 
     /// Stops arrivals and returns the wake-up that the core requests once all calls are answered.
     pub(crate) fn wakeup_when_idle(mut self) -> Option<Tick> {
         self.load.queued = Some(0);
-        while !self.out.is_empty() || self.batcher.counts().queue_calls > 0 {
+        while !self.in_flight.is_empty() || self.batcher.counts().queue_calls > 0 {
             self.step();
         }
         self.batcher.next_wakeup()
@@ -171,18 +174,18 @@ impl CoreDriver {
         let arrival = match self.load {
             Load { queued: Some(_), .. } => None,
             Load { clients: 0, .. } => Some(self.next_arrival),
-            _ => self.thinking.peek().map(|back| back.0),
+            _ => self.thinking.peek().map(|at| at.0),
         };
-        let back = self.out.front().map(|(due, ..)| *due);
+        let completion = self.in_flight.front().map(|(due, ..)| *due);
         let wake = self.batcher.next_wakeup();
-        let Some(next) = [arrival, back, wake].into_iter().flatten().min() else { return };
+        let Some(next) = [arrival, completion, wake].into_iter().flatten().min() else { return };
         self.now = self.now.max(next);
         if arrival.is_some_and(|at| at <= self.now) {
             if self.thinking.pop().is_none() {
-                self.next_arrival = self.later();
+                self.next_arrival = self.next_call_time();
             }
             self.offer();
-        } else if back.is_some_and(|at| at <= self.now) {
+        } else if completion.is_some_and(|at| at <= self.now) {
             self.complete();
         } else {
             self.poll();
@@ -209,18 +212,18 @@ impl CoreDriver {
 
     fn poll(&mut self) {
         loop {
-            let begun = self.time_decisions.then(now);
+            let start = self.time_decisions.then(now);
             let Some(decision) = self.batcher.poll(self.now) else { return };
             if let Decision::Dispatch(batch) = decision {
-                if let Some(begun) = begun {
-                    self.measured.deciding += since(begun);
+                if let Some(start) = start {
+                    self.measured.deciding += since(start);
                 }
-                self.send(&batch);
+                self.on_dispatch(&batch);
             }
         }
     }
 
-    fn send(&mut self, batch: &Batch) {
+    fn on_dispatch(&mut self, batch: &Batch) {
         let n = u64::from(batch.items);
         let mut nanos = 4_000_000 + 250_000 * n;
         if self.load.weights {
@@ -231,25 +234,25 @@ impl CoreDriver {
         nanos = nanos / 100 * (96 + self.draw() % 9);
         let starts = self.free_at.max(self.now);
         self.free_at = Tick(starts.0 + nanos);
-        self.out.push_back((self.free_at, self.now, batch.id, batch.items));
+        self.in_flight.push_back((self.free_at, self.now, batch.id, batch.items));
     }
 
     fn complete(&mut self) {
-        let Some((_, sent, id, items)) = self.out.pop_front() else { return };
+        let Some((_, sent, id, items)) = self.in_flight.pop_front() else { return };
         let duration = self.now.since(sent);
         self.measured.batches += 1;
         self.measured.items += u64::from(items);
         if self.load.clients > 0 {
             for _ in 0..items {
-                let back = self.later();
-                self.thinking.push(Reverse(back));
+                let at = self.next_call_time();
+                self.thinking.push(Reverse(at));
             }
         }
         self.batcher.complete(self.now, id, Observation { duration, first_byte: None, outcome: BatchOutcome::Ok });
         while let Some((class, input)) = self.batcher.take_due_plan_input() {
-            let begun = now();
+            let start = now();
             let plan = solve(&input);
-            self.measured.solving += since(begun);
+            self.measured.solving += since(start);
             self.measured.plans += 1;
             self.batcher.set_plan(self.now, class, plan);
         }
@@ -257,7 +260,7 @@ impl CoreDriver {
     }
 
     /// Returns the time of the next arrival, or of the next call of a client.
-    fn later(&mut self) -> Tick {
+    fn next_call_time(&mut self) -> Tick {
         let from = if self.load.clients > 0 { self.now } else { self.next_arrival };
         Tick(from.0 + exponential(self.draw(), self.load.rate))
     }
@@ -289,6 +292,6 @@ fn now() -> Instant {
     Instant::now()
 }
 
-fn since(begun: Instant) -> Duration {
-    now().saturating_duration_since(begun)
+fn since(start: Instant) -> Duration {
+    now().saturating_duration_since(start)
 }

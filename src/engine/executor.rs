@@ -1,4 +1,4 @@
-//! The interface of executors: a packed batch in, one result a sequence out.
+//! The interface of executors, which compute one result for each sequence of a packed batch.
 
 use crate::batch::{OutputKind, PackedBatch};
 
@@ -55,7 +55,7 @@ pub trait BatchPipeline {
 }
 
 /// Maximum number of batches in flight: one that is executed, and one whose inputs are copied
-/// meanwhile. Later ones would wait without any use.
+/// meanwhile. A third one could only wait.
 pub const BATCHES_MAX: usize = 2;
 
 /// Result of one sequence.
@@ -100,7 +100,7 @@ pub struct NonFiniteOutput;
 /// Error of a batch that cannot be executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ExecuteError {
-    /// The batch has more tokens than the scratch memory is for.
+    /// The batch has more tokens than the scratch memory has room for.
     #[error("a batch of {tokens} tokens exceeds the limit of {tokens_max}: split it, or raise the limit")]
     TooManyTokens {
         /// Number of tokens in the batch.
@@ -177,13 +177,13 @@ impl ExecuteError {
 /// Work of a device since the executor was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DeviceUsage {
-    /// Executions with one replayed graph of launches.
+    /// Number of executions that replayed a launch graph.
     pub replayed: u64,
-    /// Executions that recorded their launches as a graph, and replayed it.
+    /// Number of executions that recorded their launches as a graph, and replayed it.
     pub recorded: u64,
-    /// Executions with one launch after the other.
+    /// Number of executions with a separate launch of each kernel.
     pub eager: u64,
-    /// Tokens of padding, which are executed like others.
+    /// Number of padding tokens, which are executed like others.
     pub padding_tokens: u64,
     /// Number of tokens up to which a batch is executed whole. It falls after a shortage of memory.
     pub token_ceiling: usize,
@@ -196,10 +196,10 @@ pub struct ExecutorReport {
     pub kernels: String,
     /// Whether the results of a sequence have the same bits in every batch.
     pub batch_invariant: bool,
-    /// Kernels that the device supports and that failed their check against portable ones, and
+    /// Kernels that the device supports but that failed their comparison with portable ones, and
     /// products that a library of the device cannot execute.
     pub rejected: Vec<String>,
-    /// Number of threads.
+    /// Number of CPU threads that execute a batch.
     pub threads: usize,
     /// Maximum number of tokens of a batch.
     pub tokens_max: usize,

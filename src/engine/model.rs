@@ -1,4 +1,4 @@
-//! A model directory, opened.
+//! An encoder model, opened from its directory.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -45,14 +45,14 @@ impl Model {
         let mut config = EncoderConfig::parse(&file, sentence.file.as_ref())?;
         let tokenizer = TextTokenizer::load(&config, &sentence)?;
         let weights = ModelWeights::open(&sentence.encoder)?;
-        // Encoders for embeddings often keep the name of the architecture that they were trained
-        // from.
+        // The `config.json` of an encoder for embeddings often names the architecture from which it
+        // was trained, with a head. The head is used only if the files have its weights.
         config.head = config.head.filter(|_| weights.has(config.architecture.classifier_tensor()));
         let SentenceConfig { pooling, normalizes, prompts, .. } = sentence;
         Ok(Self { name: root.name(), config, pooling, normalizes, prompts, tokenizer, weights })
     }
 
-    /// Lowers the maximum number of tokens of a sequence. A higher one than that of the model has no
+    /// Lowers the maximum number of tokens of a sequence. A maximum above that of the model has no
     /// effect.
     #[must_use]
     pub fn with_tokens_max(mut self, tokens_max: usize) -> Self {
@@ -108,8 +108,8 @@ impl Model {
         self.tokenizer.tokens_max()
     }
 
-    /// Types of the numbers in the files of weights, such as `F32`. Tables of integers, which no
-    /// executor reads, have theirs.
+    /// Types of the numbers in the files of weights, such as `F32`. They include those of integer
+    /// tables, which no executor reads.
     #[must_use]
     pub fn weight_types(&self) -> BTreeSet<String> {
         self.weights.types()

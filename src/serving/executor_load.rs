@@ -1,5 +1,5 @@
-//! The executor of a model: on the chosen GPU, or on the CPU where none is chosen, or where the GPU
-//! cannot execute the model and is not required.
+//! Creation of the executor of a model: on the chosen GPU; or on the CPU, if it is chosen or if the
+//! GPU cannot execute the model and is not required.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use crate::model::ServedModel;
 pub struct ExecutorSettings {
     /// The device, as `groupage_engine::choose_device` returns it.
     pub device: DeviceChoice,
-    /// Whether a model is refused that the chosen GPU cannot execute. It is executed on the CPU
-    /// otherwise.
+    /// Whether a model that the chosen GPU cannot execute is refused. Otherwise, it is executed on
+    /// the CPU.
     pub is_device_required: bool,
     /// Maximum memory on a GPU. On the CPU, the caller compares the demand with its limit.
     pub memory: MemoryLimit,
-    /// Whether an executor is refused if its results depend on the batch.
+    /// Whether an executor without batch invariance is refused.
     pub batch_invariant: bool,
     /// Directory in which compiled kernels of a GPU are kept; `None` to compile them at each start.
     pub kernel_cache: Option<PathBuf>,
@@ -114,8 +114,8 @@ fn load_on_cpu(model: &ServedModel) -> Result<Box<dyn Executor>, LoadError> {
     Ok(Box::new(CpuExecutor::new(model.model(), model.cpu_options())?))
 }
 
-/// Creates the executor for batches of the usual size, or else for the largest ones for which there
-/// is memory: jobs are executed in as many batches as they need.
+/// Creates the executor for batches of the usual size or, if there is not enough memory, for the
+/// largest possible ones. Every job can still be executed, in more batches.
 fn load_on_gpu(
     options: CudaOptions,
     open: impl Fn(CudaOptions) -> Result<Box<dyn Executor>, CudaLoadError>,

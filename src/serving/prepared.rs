@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::error::{CallError, ErrorKind};
 use crate::response_memory::ResponseMemory;
 
-/// A sequence with the result that is wanted of it.
+/// A sequence to execute, with the kind of result that its route needs.
 #[derive(Debug, Clone)]
 pub struct InputSequence {
     /// The tokens.
@@ -21,26 +21,26 @@ pub struct InputSequence {
     pub kind: OutputKind,
 }
 
-/// Memory of a token: its id and its segment type.
+/// Memory of a token in bytes: its id and its segment type.
 const TOKEN_BYTES: usize = 2 * size_of::<u32>();
 
 /// Renders the results of a call as JSON.
 type RenderFunction = Box<dyn FnOnce(Vec<SequenceOutput>) -> Result<Bytes, CallError> + Send>;
 
-/// A call with its sequences, in order.
+/// A call with its sequences, in the order of its inputs.
 pub struct PreparedCall {
     sequences: Vec<InputSequence>,
     render: RenderFunction,
-    /// Memory that the response needs at most.
+    /// Maximum memory of the response in bytes.
     response_bytes: usize,
-    /// The charge of the response; `None` before there is one.
+    /// The charge of the response in the budget of buffers; `None` until it is reserved.
     memory: Option<ResponseMemory>,
 }
 
 // === impl PreparedCall ===
 
 impl PreparedCall {
-    /// Creates a call.
+    /// Creates a call with the function that renders its results.
     pub(crate) fn new(
         sequences: Vec<InputSequence>,
         render: impl FnOnce(Vec<SequenceOutput>) -> Result<Bytes, CallError> + Send + 'static,
@@ -48,12 +48,12 @@ impl PreparedCall {
         Self { sequences, render: Box::new(render), response_bytes: 0, memory: None }
     }
 
-    /// Creates a call with a response that needs no execution.
+    /// Creates a call with a response that exists already, and its charge. Nothing is executed.
     pub(crate) fn answered((body, memory): (Bytes, ResponseMemory)) -> Self {
         Self { memory: Some(memory), ..Self::new(Vec::new(), move |_| Ok(body)) }
     }
 
-    /// Returns the call with a response that needs at most this memory.
+    /// Sets the maximum memory of the response in bytes.
     pub(crate) fn with_response_bytes(self, response_bytes: usize) -> Self {
         Self { response_bytes, ..self }
     }
@@ -87,7 +87,7 @@ impl PreparedCall {
         self.sequences.iter().map(bytes).sum()
     }
 
-    /// Takes the sequences to execute; none if the response needs no execution.
+    /// Takes the sequences to execute; none if the response exists already.
     pub fn take_sequences(&mut self) -> Vec<InputSequence> {
         std::mem::take(&mut self.sequences)
     }

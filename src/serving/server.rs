@@ -1,5 +1,6 @@
-//! The model server behind the proxy's traits: the model, the worker, and what both sides of the
-//! proxy use of them.
+//! The model server that implements the proxy's traits. It owns the model and the worker, and gives
+//! the proxy two interfaces: `backend` executes the batches of the scheduler, and `forwarder`
+//! answers all other calls.
 
 mod answer;
 mod backend;
@@ -29,10 +30,10 @@ use crate::prepared::InputSequence;
 use crate::routes::views::CONCURRENT_CALLS_MAX;
 use crate::worker::{ExecutedJob, ExecutionFailure, ReadyExecutor, WorkerHandle, WorkerState};
 
-/// Value of the server's name in its identity.
+/// Name and version of the server, as it reports its identity.
 const SERVER: &str = concat!("groupage-engine/", env!("CARGO_PKG_VERSION"));
 
-/// The device that was chosen for the executor.
+/// The device that was chosen for the executor, before the model was loaded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceNote {
     /// `true` for a GPU.
@@ -41,7 +42,7 @@ pub struct DeviceNote {
     pub reason: String,
 }
 
-/// The device on which a model is executed.
+/// The device on which a loaded model is executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadedDevice {
     /// Description for people, with the reason.
@@ -78,11 +79,12 @@ struct EngineInner {
     model: Arc<ServedModel>,
     worker: WorkerHandle,
     parts: EngineParts,
-    /// Permits of calls that hold no slot of the scheduler.
+    /// Permits of forwarded calls, which hold no slot of the scheduler.
     permits: Semaphore,
     /// Permits of threads that tokenise.
     tokenizing: Arc<Semaphore>,
-    /// Budget of calls that `verify` executes again.
+    /// Budget of calls that are executed again for the setting `verify`, which compares the result
+    /// of a call in a batch with that of the call alone.
     budget: Mutex<ReplayBudget>,
     identity: watch::Sender<ServerIdentity>,
     /// Number of recoveries, which stays 0: an engine that fails ends the process.
@@ -93,7 +95,7 @@ struct EngineInner {
 
 impl EngineServer {
     /// Starts the server with an executor on the chosen device. Weights are packed, or copied to
-    /// the device, in the background; calls that arrive before wait.
+    /// the device, on the thread of the worker; calls that arrive meanwhile wait.
     ///
     /// # Errors
     /// The system provides no thread.
@@ -155,13 +157,13 @@ impl EngineServer {
         }
     }
 
-    /// Returns `true` once the weights are packed, unless the executor has failed since.
+    /// Returns `true` once the executor is created, unless it has failed since.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.inner.is_ready()
     }
 
-    /// Resolves with the device when the weights are packed; with `None` if they cannot be.
+    /// Resolves with the device once the executor is created; with `None` if it cannot be.
     pub async fn loaded(&self) -> Option<LoadedDevice> {
         let executor = self.inner.worker.loaded().await?;
         Some(describe_device(self.inner.model.name(), &self.inner.parts.device, &executor))
@@ -212,7 +214,7 @@ impl EngineInner {
         matches!(self.worker.state(), WorkerState::Ready(_))
     }
 
-    /// Executes sequences. A call without sequences needs no turn of the worker.
+    /// Executes sequences on the worker, which is not used if there are none.
     async fn execute(&self, sequences: Vec<InputSequence>) -> Result<ExecutedJob, ExecutionFailure> {
         if sequences.is_empty() {
             return Ok(ExecutedJob { results: Vec::new(), began: self.parts.clock.now(), duration: Duration::ZERO });
@@ -220,7 +222,7 @@ impl EngineInner {
         self.worker.execute(sequences).await
     }
 
-    /// Records calls of clients, by which the budget of `verify` grows.
+    /// Records calls of clients. The budget of `verify` is a share of them.
     fn record_calls(&self, count: usize) {
         let now = self.parts.clock.now();
         if let Ok(mut budget) = self.budget.lock() {
@@ -232,7 +234,8 @@ impl EngineInner {
     }
 }
 
-/// Describes the device of an executor: the chosen one, or the CPU if the chosen GPU refuses the model.
+/// Describes the device of an executor: the chosen one, or the CPU if the chosen GPU refuses the
+/// model.
 fn describe_device(model: &str, chosen: &DeviceNote, executor: &ReadyExecutor) -> LoadedDevice {
     let ReadyExecutor { report: ExecutorReport { kernels, threads, .. }, refusal } = executor;
     let executed = if chosen.is_gpu && refusal.is_none() {

@@ -1,11 +1,14 @@
 //! The thread that owns the executor.
 //!
 //! Jobs wait in a bounded channel and are executed one after the other, each in as many packed
-//! batches as its tokens need (`job`). An executor with a pipeline prepares one of them while it
-//! executes another one (`pipeline`). A job is not executed after its caller has gone.
-//! If the executor panics, its state is unknown, and if its device is lost, every later batch
-//! fails: the job fails, later ones are refused, and the state becomes [`WorkerState::Failed`],
-//! after which the process is expected to end.
+//! batches as its tokens need (`job`). An executor with a pipeline prepares the next job while it
+//! executes one (`pipeline`). A job is not executed if its caller has dropped the receiver of its
+//! results.
+//!
+//! An executor is not used after a panic, because its state is unknown, nor after the loss of its
+//! device, because every later batch would fail. The job in execution fails, later ones are
+//! refused, and the state becomes [`WorkerState::Failed`], after which the process is expected to
+//! end.
 
 mod job;
 mod pipeline;
@@ -26,9 +29,10 @@ use groupage_runtime::clock::Clock;
 use groupage_runtime::telemetry::{EngineDeviceCounts, Metrics};
 
 /// Number of jobs that wait in the channel; senders of further ones wait. The scheduler sends one
-/// job at a time, and calls that go alone are bounded by
-/// [`CONCURRENT_CALLS_MAX`](crate::routes::views::CONCURRENT_CALLS_MAX). A short queue keeps jobs of
-/// callers that have gone out of it.
+/// job for each slot, and calls that go alone are bounded by
+/// [`CONCURRENT_CALLS_MAX`](crate::routes::views::CONCURRENT_CALLS_MAX). The channel is short, so
+/// that most cancelled calls have not sent their job yet: a job in the channel occupies it until
+/// the worker discards it.
 const JOBS_MAX: usize = 8;
 /// Name of the thread.
 const THREAD: &str = "groupage-engine";
@@ -44,7 +48,7 @@ pub(crate) enum WorkerState {
     Failed,
 }
 
-/// The description of an executor that was created.
+/// The description of the created executor.
 #[derive(Debug, Clone)]
 pub(crate) struct ReadyExecutor {
     pub(crate) report: ExecutorReport,
@@ -89,9 +93,9 @@ impl ExecutionFailure {
 pub(crate) struct ExecutedJob {
     /// Results of the sequences, in their order.
     pub(crate) results: Vec<SequenceResult>,
-    /// Instant at which its first batch began.
+    /// Instant at which the execution of its first batch began.
     pub(crate) began: Tick,
-    /// Time of all of its batches.
+    /// Time from then to the end of its last batch.
     pub(crate) duration: Duration,
 }
 
@@ -105,15 +109,16 @@ pub(crate) struct ExecutionJob {
     reply: oneshot::Sender<JobResult>,
 }
 
-/// Handle to the thread, which ends when all handles are dropped.
+/// Handle to the worker thread, which ends when all handles are dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerHandle {
     jobs: mpsc::Sender<ExecutionJob>,
     state: watch::Receiver<WorkerState>,
 }
 
-/// The thread's own side.
+/// The state of the worker thread.
 struct Worker {
+    /// Jobs that the handles have sent.
     inbox: mpsc::Receiver<ExecutionJob>,
     state: watch::Sender<WorkerState>,
     metrics: Arc<Metrics>,
@@ -182,7 +187,7 @@ impl WorkerHandle {
 impl Worker {
     fn run<L: Into<LoadedExecutor>, E: std::fmt::Display>(mut self, load: impl FnOnce() -> Result<L, E>) {
         let began = self.clock.now();
-        // What the closure captured is not used after a panic.
+        // After a panic, nothing that the closure captured is used.
         let LoadedExecutor { mut executor, refusal } = match catch_unwind(AssertUnwindSafe(load)) {
             Ok(Ok(loaded)) => loaded.into(),
             Ok(Err(error)) => return self.fail(&format!("the model cannot be loaded: {error}")),
@@ -191,7 +196,7 @@ impl Worker {
         let report = executor.report();
         log_ready(report, self.clock.now().since(began));
         self.metrics.engine_memory(report.weight_bytes, report.scratch_bytes);
-        let mut token_ceiling = report.tokens_max;
+        let mut last_ceiling = report.tokens_max;
         self.state.send_replace(WorkerState::Ready(Arc::new(ReadyExecutor { report: report.clone(), refusal })));
         let metrics = self.metrics.clone();
         let mut pipeline = JobPipeline::new(&mut *executor, &metrics, self.clock);
@@ -204,7 +209,7 @@ impl Worker {
                     Err(_) => return self.fail("the executor panicked"),
                 };
             if let Some(usage) = pipeline.device_usage() {
-                self.record_usage(usage, &mut token_ceiling);
+                self.record_usage(usage, &mut last_ceiling);
             }
             let fatal = result.as_ref().err().filter(|failure| failure.is_fatal()).map(ToString::to_string);
             // Sending fails if the caller has gone and needs no results.
@@ -215,18 +220,19 @@ impl Worker {
         }
     }
 
-    /// Records the work of a device. `token_ceiling` is the last known one.
-    fn record_usage(&self, usage: DeviceUsage, token_ceiling: &mut usize) {
-        let DeviceUsage { replayed, recorded, eager, padding_tokens, token_ceiling: found } = usage;
-        let counts = EngineDeviceCounts { replayed, recorded, eager, padding_tokens, token_ceiling: found };
+    /// Records the work of a device, and logs if its token ceiling is lower than `last_ceiling`,
+    /// which is updated.
+    fn record_usage(&self, usage: DeviceUsage, last_ceiling: &mut usize) {
+        let DeviceUsage { replayed, recorded, eager, padding_tokens, token_ceiling } = usage;
+        let counts = EngineDeviceCounts { replayed, recorded, eager, padding_tokens, token_ceiling };
         self.metrics.engine_device(counts);
-        if found < *token_ceiling {
-            tracing::warn!(tokens = found, "larger batches are divided, for lack of device memory");
+        if token_ceiling < *last_ceiling {
+            tracing::warn!(tokens = token_ceiling, "larger batches are divided, for lack of device memory");
         }
-        *token_ceiling = found;
+        *last_ceiling = token_ceiling;
     }
 
-    /// Refuses all jobs from here on. Those in the channel are dropped, which fails them.
+    /// Refuses all jobs from here on. Those in the channel are dropped, so that they fail.
     fn fail(mut self, reason: &str) {
         tracing::error!(reason, "the engine has failed");
         self.state.send_replace(WorkerState::Failed);

@@ -21,10 +21,10 @@ pub(crate) const NICENESS: i32 = 19;
 /// Number of processes per attack.
 const PROCESSES: usize = 4;
 /// Unit of the reconnect delay. A connection that the proxy closed is reopened after one to three
-/// units, with a different fraction for each connection, so that clients do not reconnect in step.
-const AGAIN: Duration = Duration::from_secs(1);
+/// units. The delays of connections differ, so that they do not reconnect at the same time.
+const RECONNECT_UNIT: Duration = Duration::from_secs(1);
 /// Number of distinct reconnect delays.
-const PARTS: u32 = 64;
+const DELAYS: u32 = 64;
 
 /// The processes of one attack. Dropping it kills them.
 #[derive(Debug)]
@@ -33,8 +33,8 @@ pub(crate) struct Attackers(Vec<Child>);
 // === impl Attackers ===
 
 impl Attackers {
-    /// Starts the processes with the given eighths of the attack's connections. They exit by
-    /// themselves after `time`.
+    /// Starts the processes, with `eighths` eighths of the attack's connections in total. They exit
+    /// by themselves after `time`.
     pub(crate) fn start(
         attack: &Attack,
         eighths: usize,
@@ -91,7 +91,7 @@ pub(crate) async fn attack(args: &[String]) -> ExitCode {
     let opening: &'static [u8] = (attack.opening)().leak();
     let tasks: Vec<_> = (0..each)
         .map(|index| {
-            let pause = AGAIN + AGAIN * 2 * (index % PARTS) / PARTS;
+            let pause = RECONNECT_UNIT + RECONNECT_UNIT * 2 * (index % DELAYS) / DELAYS;
             tokio::spawn(hold(attack, opening, (source, target), until, pause))
         })
         .collect();
@@ -101,6 +101,7 @@ pub(crate) async fn attack(args: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Keeps one connection of the attack open until an instant: opens it again when it has ended.
 async fn hold(
     attack: &'static Attack,
     opening: &'static [u8],
@@ -110,12 +111,13 @@ async fn hold(
 ) {
     while now() < until {
         // Errors are ignored: the attack expects the proxy to close connections.
-        timeout_at(until, once(attack, opening, between)).await.ok();
+        timeout_at(until, attack_once(attack, opening, between)).await.ok();
         sleep(pause).await;
     }
 }
 
-async fn once(attack: &Attack, opening: &[u8], (source, target): (IpAddr, SocketAddr)) -> std::io::Result<()> {
+/// Attacks on one connection until it ends.
+async fn attack_once(attack: &Attack, opening: &[u8], (source, target): (IpAddr, SocketAddr)) -> std::io::Result<()> {
     let socket = TcpSocket::new_v4()?;
     socket.bind(SocketAddr::new(source, 0))?;
     let mut stream = socket.connect(target).await?;
@@ -123,12 +125,12 @@ async fn once(attack: &Attack, opening: &[u8], (source, target): (IpAddr, Socket
     match attack.behaviour {
         ConnectionBehaviour::Take => {
             let (mut reader, mut writer) = stream.split();
-            let taking = take(&mut reader);
+            let reading = discard(&mut reader);
             let writing = async {
                 writer.write_all(opening).await?;
                 std::future::pending::<std::io::Result<()>>().await
             };
-            tokio::select! { done = taking => done, done = writing => done }
+            tokio::select! { done = reading => done, done = writing => done }
         }
         ConnectionBehaviour::Stall => {
             stream.write_all(opening).await?;
@@ -150,7 +152,8 @@ async fn once(attack: &Attack, opening: &[u8], (source, target): (IpAddr, Socket
     }
 }
 
-async fn take(reader: &mut (impl AsyncReadExt + Unpin)) -> std::io::Result<()> {
+/// Reads and discards everything until the end of the stream.
+async fn discard(reader: &mut (impl AsyncReadExt + Unpin)) -> std::io::Result<()> {
     let mut bytes = vec![0; 4 << 10];
     while reader.read(&mut bytes).await? > 0 {}
     Ok(())
@@ -194,14 +197,15 @@ async fn differ(mut stream: TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Sends `frames` repeatedly, and discards all answers.
 async fn flood(mut stream: TcpStream, opening: &[u8], frames: &[u8]) -> std::io::Result<()> {
     let (mut reader, mut writer) = stream.split();
-    let taking = take(&mut reader);
+    let reading = discard(&mut reader);
     let writing = async {
         writer.write_all(opening).await?;
         loop {
             writer.write_all(frames).await?;
         }
     };
-    tokio::select! { done = taking => done, done = writing => done }
+    tokio::select! { done = reading => done, done = writing => done }
 }

@@ -15,14 +15,14 @@ use super::support::upstream::now;
 /// Pause between two calls; 20 calls per second.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Number of calls between two polls of the probes.
-const PROBES: usize = 20;
+const PROBE_INTERVAL: usize = 20;
 /// Capacity of the channel for results. It is above the number of calls of the longest run, so that
 /// no call waits to be counted.
 const RESULTS_MAX: usize = 20_000;
-/// Every fifth call has a body of 100 KiB.
-const LARGE: usize = 5;
+/// Number of calls of which one has a body of 100 KiB.
+const LARGE_INTERVAL: usize = 5;
 /// Time after which a call without an answer counts as failed.
-const LIMIT: Duration = Duration::from_secs(5);
+const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// A client of the data port and of the port with the probes.
 #[derive(Debug, Clone, Copy)]
@@ -34,12 +34,15 @@ pub(crate) struct HonestClient {
 /// Results of the calls of one run.
 #[derive(Debug, Default)]
 pub(crate) struct CallResults {
+    /// The served calls, the fastest first.
     times: Vec<CallTime>,
+    /// Reasons of the failed calls.
     failed: Vec<String>,
     pub(crate) probes_failed: usize,
 }
 
-/// Latency of a call, and what shows whether slow calls cluster.
+/// Latency of a call, with its second and number, by which reports show whether slow calls have
+/// something in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct CallTime {
     took: Duration,
@@ -52,8 +55,9 @@ struct CallTime {
 /// Memory and file descriptors of a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProcessUsage {
+    /// Resident memory in bytes.
     resident: u64,
-    /// Anonymous resident memory, without pages of the binary.
+    /// Anonymous resident memory in bytes, without pages of the binary.
     own: u64,
     descriptors: usize,
 }
@@ -76,7 +80,7 @@ impl HonestClient {
                 let took = self.call(count).await;
                 done.send(took.map(|took| CallTime { took, second, number: count })).await.ok()
             });
-            if count.is_multiple_of(PROBES) {
+            if count.is_multiple_of(PROBE_INTERVAL) {
                 for path in ["/livez", "/metrics"] {
                     let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
                     let answer = exchange(self.probes, &head, "").await;
@@ -119,7 +123,7 @@ const fn is_merged(number: usize) -> bool {
 }
 
 const fn is_large(number: usize) -> bool {
-    number.is_multiple_of(LARGE)
+    number.is_multiple_of(LARGE_INTERVAL)
 }
 
 async fn exchange(address: SocketAddr, head: &str, body: &str) -> Result<String, String> {
@@ -131,7 +135,7 @@ async fn exchange(address: SocketAddr, head: &str, body: &str) -> Result<String,
         stream.read_to_string(&mut answer).await?;
         Ok::<_, std::io::Error>(answer)
     };
-    match timeout(LIMIT, exchange).await {
+    match timeout(ANSWER_MAX, exchange).await {
         Ok(done) => done.map_err(|error| error.to_string()),
         Err(_) => Err("no answer in time".to_owned()),
     }

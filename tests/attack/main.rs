@@ -3,9 +3,10 @@
 //! `cargo test --test attack -- [--full] [--seconds N] [PART-OF-NAME…]`.
 //!
 //! The proxy runs in a memory cgroup with the default limit of the sidecar, if the machine allows
-//! one. Attackers are separate processes, each with its own loopback address. `--full` runs each
-//! attack for a minute, or for `N` seconds, with all of its connections, and calls that all have keys
-//! of their own for ten minutes; by default an attack takes a few seconds with an eighth of them.
+//! one. Attackers are separate processes, each with its own loopback address. By default, an attack
+//! takes a few seconds with an eighth of its connections. With `--full`, it takes a minute with all
+//! of them, and ten minutes for the attack by calls that all have different merge keys. `--seconds`
+//! replaces these times.
 //!
 //! The names of attacks begin with numbers. Those that are missing here need no process with a
 //! memory limit, and every run of the other tests makes them in full:
@@ -16,8 +17,8 @@
 //!   the port of control streams beside a handshake: `tests/it/controller/idle_connections.rs`
 //! - s8 also has shared answers that are too slow, after which the members are sent alone:
 //!   `tests/it/proxy/isolation.rs`, `src/proxy/bounded_body/tests.rs`
-//! - s11, a policy with an `appListen` that runs code in a pod: `src/policy/config/app_listen/tests.rs`,
-//!   `tests/data/crd/refused`
+//! - s11, a policy with an `appListen` that runs code in a pod:
+//!   `src/policy/config/app_listen/tests.rs`, `tests/data/crd/refused`
 //! - s12, a `Host` of a foreign page: `src/runtime/permits/host.rs`,
 //!   `tests/it/proxy/admin/host.rs`, `tests/it/controller/end_to_end.rs`
 //! - s12, a drain token from an annotation: `src/injector/tests.rs`
@@ -53,20 +54,20 @@ use self::support::upstream::{Upstream, now};
 
 /// The default memory limit of an injected sidecar (`SidecarDefaults`).
 const LIMIT: u64 = 128 << 20;
-/// Bound on the latency of honest calls during an attack: three times the usual latency plus
-/// `SLACK`.
-const SLOWER: u32 = 3;
+/// Bound on the latency of honest calls during an attack: `LATENCY_FACTOR` times the usual latency,
+/// plus `SLACK`.
+const LATENCY_FACTOR: u32 = 3;
 const SLACK: Duration = Duration::from_millis(50);
 /// Slack of a short run, which shares its cores with other work on the machine.
 const SLACK_SHORT: Duration = Duration::from_millis(150);
 /// Interval between two samples of the proxy's memory and descriptors.
-const SAMPLE: Duration = Duration::from_millis(50);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 /// Time after an attack within which memory and descriptors fall to at most 1.5 times their earlier
 /// values.
 const RECOVERY: Duration = Duration::from_secs(60);
 /// Bound on the growth of memory from the first to the second half of an attack by calls that all
-/// differ, if it takes at least `FLAT_FROM`: a tenth and `FLAT_SLACK`, for pages that the allocator
-/// keeps.
+/// differ: a tenth and `FLAT_SLACK` bytes, for pages that the allocator keeps. It applies to
+/// attacks of at least `FLAT_FROM`.
 const FLAT_FROM: Duration = Duration::from_secs(60);
 const FLAT_SLACK: u64 = 2 << 20;
 /// Time of a full run of that attack.
@@ -77,12 +78,14 @@ const FLAT_TIME: Duration = Duration::from_secs(600);
 struct RunScale {
     /// Number of connections, in eighths of those of a full run.
     eighths: usize,
+    /// Duration of the attack.
     time: Duration,
     /// Percentile of the latency of honest calls that is judged.
     percentile: usize,
     /// First second from which calls are judged. All attackers connect at once, which affects less
     /// than 1 % of the calls of a full run but more of a short one.
     judged_from: u64,
+    /// Constant part of the bound on the latency.
     slack: Duration,
     /// Minimum fraction of honest calls that are served.
     served: f64,
@@ -221,24 +224,24 @@ async fn try_run(attack: &Attack, scale: RunScale) -> Result<Vec<String>, String
     let before = ProcessUsage::of(proxy.id());
     let attackers = Attackers::start(attack, scale.eighths, (proxy.listen, metrics), scale.time)?;
     let half = scale.time / 2;
-    let (under, beside, (early, late)) =
+    let (attacked, not_attacked, (early, late)) =
         tokio::join!(honest.run(scale.time), bystander_client.run(scale.time), async {
             (peak(proxy.id(), half).await, peak(proxy.id(), half).await)
         });
     attackers.end();
     let peak = early.max(late);
     lines.push(format!("usual      {usual}"));
-    lines.push(format!("bystander  {beside}"));
-    lines.push(format!("attacked   {under}"));
+    lines.push(format!("bystander  {not_attacked}"));
+    lines.push(format!("attacked   {attacked}"));
     let after = recovered(proxy.id(), before).await;
     lines.push(format!("before     {before}"));
     lines.push(format!("attacked   {peak}, at most {}", group.as_ref().map_or("?".to_owned(), MemoryGroup::peak)));
     lines.push(format!("after      {after}"));
-    let slowest = under.at_since(scale.percentile, scale.judged_from);
-    let bar = |usual: Duration| usual * SLOWER + scale.slack;
-    // The latency of the proxy that is not attacked shows how much of the machine the attackers
-    // use.
-    let (strict, bar) = (bar(usual.at(99)), bar(usual.at(99).max(beside.at(scale.percentile))));
+    let slowest = attacked.at_since(scale.percentile, scale.judged_from);
+    let bar = |usual: Duration| usual * LATENCY_FACTOR + scale.slack;
+    // The attackers use the processor of the same machine. The latency of the proxy that is not
+    // attacked includes this effect, so the bar is derived from the larger of both latencies.
+    let (strict, bar) = (bar(usual.at(99)), bar(usual.at(99).max(not_attacked.at(scale.percentile))));
     lines.push(format!(
         "judged     p{} {slowest:.1?}, bar {bar:.1?}, without the bystander {strict:.1?}",
         scale.percentile
@@ -249,11 +252,11 @@ async fn try_run(attack: &Attack, scale: RunScale) -> Result<Vec<String>, String
         || late.own() <= early.own() / 10 * 11 + FLAT_SLACK;
     let checks = [
         (proxy.fault().is_none(), "the proxy ended or panicked".to_owned()),
-        (under.share() >= scale.served, format!("{:.2} % of honest calls were served", under.share() * 100.0)),
+        (attacked.share() >= scale.served, format!("{:.2} % of honest calls were served", attacked.share() * 100.0)),
         (slowest <= bar, format!("p{} {slowest:.1?} is above {bar:.1?}", scale.percentile)),
         (group.is_none() || peak.own() <= LIMIT / 10 * 9, format!("{peak} are more than nine tenths of the limit")),
         (is_flat, format!("memory grows: {early} in the first half, {late} in the second")),
-        (under.probes_failed == 0, format!("{} probes failed", under.probes_failed)),
+        (attacked.probes_failed == 0, format!("{} probes failed", attacked.probes_failed)),
         (after.is_back_to(before), format!("neither memory nor descriptors are back after {RECOVERY:?}")),
     ];
     let fails = checks.iter().filter(|(holds, _)| !holds).map(|(_, what)| format!("FAILED: {what}"));
@@ -269,7 +272,7 @@ async fn peak(process: u32, time: Duration) -> ProcessUsage {
     let until = now() + time;
     let mut peak = ProcessUsage::of(process);
     while now() < until {
-        tokio::time::sleep(SAMPLE).await;
+        tokio::time::sleep(SAMPLE_INTERVAL).await;
         peak = peak.max(ProcessUsage::of(process));
     }
     peak

@@ -1,5 +1,6 @@
-//! Clients, each on its own connection. Every call is first sent alone to the server, then all
-//! clients call at once through the proxy, and the two answers are compared.
+//! Clients, each on its own connection, and the comparison of their answers. Every call is first
+//! sent alone to the server. Then all clients call concurrently through the proxy, and the two
+//! answers to each call are compared.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -20,8 +21,8 @@ pub(crate) const CALLERS: usize = 64;
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// Time within which the proxy releases the state of answered calls.
 const SETTLED_MAX: Duration = Duration::from_secs(5);
-/// Number of faults shown in a report.
-const SHOWN: usize = 3;
+/// Maximum number of faults in a report.
+const FAULTS_MAX: usize = 3;
 
 /// A POST with a JSON body.
 #[derive(Debug, Clone)]
@@ -42,7 +43,9 @@ pub(crate) struct AnswerParts {
 #[derive(Debug, Default)]
 pub(crate) struct AnswerComparison {
     pub(crate) calls: usize,
+    /// Number of calls with equal answers.
     pub(crate) equal: usize,
+    /// Descriptions of the others.
     pub(crate) faults: Vec<String>,
     /// Number of distinct direct answers.
     pub(crate) unlike: usize,
@@ -107,19 +110,19 @@ pub(crate) async fn ask(client: &mut Client, request: &Outgoing) -> Result<Answe
 }
 
 /// Sends the calls of one client one after the other on one connection.
-async fn caller(address: SocketAddr, calls: Vec<Call>) -> Result<Vec<AnswerParts>, String> {
+async fn run_client(address: SocketAddr, calls: Vec<Call>) -> Result<Vec<AnswerParts>, String> {
     let mut client = connect(address).await?;
-    let mut seen = Vec::with_capacity(calls.len());
+    let mut answers = Vec::with_capacity(calls.len());
     for call in &calls {
         let answer = call.send(&mut client, address).await?;
         if answer.status != 200 {
-            // After an exception in the application, uvicorn closes the connection without
-            // announcing it.
+            // After an exception in the application, uvicorn closes the connection without a
+            // `Connection: close` in its answer.
             client = connect(address).await?;
         }
-        seen.push(answer);
+        answers.push(answer);
     }
-    Ok(seen)
+    Ok(answers)
 }
 
 /// Sends the calls of every client, first alone to the server and then concurrently through the
@@ -132,19 +135,19 @@ pub(crate) async fn compare(
 ) -> Result<AnswerComparison, String> {
     let mut direct = Vec::new();
     for calls in callers {
-        direct.push(caller(server, calls.clone()).await.map_err(|e| format!("direct: {e}"))?);
+        direct.push(run_client(server, calls.clone()).await.map_err(|e| format!("direct: {e}"))?);
     }
     let before = tally.read(server).await?;
     let mut running = JoinSet::new();
     for (at, calls) in callers.iter().enumerate() {
         let calls = calls.clone();
-        running.spawn(async move { (at, caller(proxy, calls).await) });
+        running.spawn(async move { (at, run_client(proxy, calls).await) });
     }
     let mut proxied = vec![Vec::new(); callers.len()];
     while let Some(done) = running.join_next().await {
-        let (at, seen) = done.map_err(|e| e.to_string())?;
+        let (at, answers) = done.map_err(|e| e.to_string())?;
         if let Some(place) = proxied.get_mut(at) {
-            *place = seen.map_err(|e| format!("caller {at} through the proxy: {e}"))?;
+            *place = answers.map_err(|e| format!("caller {at} through the proxy: {e}"))?;
         }
     }
     let runs = tally.read(server).await? - before;
@@ -175,6 +178,7 @@ impl Tally {
 // === impl AnswerComparison ===
 
 impl AnswerComparison {
+    /// Compares the answers to a call of the client with this index.
     fn add(&mut self, at: usize, call: &Call, expected: &AnswerParts, actual: &AnswerParts) {
         self.calls += 1;
         let count = if expected.status == 200 { &mut self.served } else { &mut self.refused };
@@ -220,7 +224,7 @@ impl AnswerComparison {
 
 /// Formats a heading and the first few faults.
 pub(crate) fn listed(heading: &str, faults: &[String]) -> String {
-    let shown: String = faults.iter().take(SHOWN).map(|fault| format!("\n  {fault}")).collect();
+    let shown: String = faults.iter().take(FAULTS_MAX).map(|fault| format!("\n  {fault}")).collect();
     format!("{heading}; {} faults:{shown}", faults.len())
 }
 

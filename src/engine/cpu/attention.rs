@@ -15,16 +15,18 @@ use crate::cpu::linear::Device;
 use crate::cpu::simd::InstructionSet;
 use crate::cpu::tiles::{OutputTile, TileGrid};
 
-/// Number of queries of a block: a multiple of the rows of all tiles. Their scores take 96 KiB for
-/// 512 keys, a part of a second-level cache.
+/// Number of queries of a block: a multiple of the number of rows of a tile, for every instruction
+/// set. Their scores take 96 KiB for 512 keys, a part of a second-level cache.
 pub(super) const QUERY_BLOCK: usize = 48;
 
-/// Scratch memory of one thread.
+/// Scratch memory of one thread, for one head over one sequence.
 #[derive(Debug)]
 pub(super) struct AttentionScratch {
+    /// Packed keys.
     keys: AlignedBuffer,
+    /// Packed values.
     values: AlignedBuffer,
-    /// Scores of a block of queries.
+    /// Scores of a block of queries: a row for each query, with an element for each key.
     scores: AlignedBuffer,
 }
 
@@ -35,7 +37,8 @@ pub(super) struct AttentionInput<'a> {
     pub(super) qkv: &'a [f32],
     pub(super) hidden: usize,
     pub(super) head_dim: usize,
-    /// Maximum distance of a query and its keys; `None` without a limit.
+    /// Maximum distance in tokens between a query and the keys that it attends to; `None` without a
+    /// limit.
     pub(super) window: Option<usize>,
 }
 
@@ -43,10 +46,12 @@ pub(super) struct AttentionInput<'a> {
 struct AttentionHeadTask<'a> {
     set: InstructionSet,
     input: AttentionInput<'a>,
-    /// Rows from the first token of the sequence on, beginning at the queries of the head.
+    /// Rows of queries, keys and values from the first token of the sequence on. Each begins at the
+    /// query of this head; its key follows `hidden` elements later, and its value `2 × hidden`.
     queries: InputMatrix<'a>,
-    /// Number of tokens.
+    /// Number of tokens of the sequence.
     tokens: usize,
+    /// Number of columns of a panel.
     panel: usize,
 }
 
@@ -102,7 +107,8 @@ impl AttentionHeadTask<'_> {
     fn run(&self, output: &mut OutputTile<'_>, scratch: &mut AttentionScratch) {
         let AttentionInput { hidden, head_dim, .. } = self.input;
         let (tokens, panel, stride) = (self.tokens, self.panel, self.queries.stride);
-        // The last row ends at the end of the batch or before that of the next one.
+        // Rows of the sequence from this offset on. The last one is cut after the elements of the
+        // head, so that the slice does not reach into the next sequence.
         let rows = |start: usize| {
             let end = (start + (tokens - 1) * stride + head_dim).min(self.queries.data.len());
             self.queries.data.get(start..end).unwrap_or_default()
@@ -115,11 +121,11 @@ impl AttentionHeadTask<'_> {
         }
     }
 
-    /// Attention of a block of queries.
+    /// Computes the attention of a block of queries, from the query `first` on.
     fn attend(&self, first: usize, mut output: OutputTile<'_>, scratch: &mut AttentionScratch) {
         let stride = self.tokens.next_multiple_of(self.panel);
         let count = output.rows();
-        // The keys of all queries of the block, from the beginning of a panel on.
+        // The keys that any query of the block attends to, from the beginning of a panel on.
         let attended = self.keys_of(first).start / self.panel * self.panel..self.keys_of(first + count - 1).end;
         let scores = scratch.scores.as_mut_slice();
         let tile = OutputTile::of_matrix(scores, stride, count, attended.clone());
@@ -135,7 +141,7 @@ impl AttentionHeadTask<'_> {
         }
     }
 
-    /// Multiplies queries by the keys of the columns of `scores`.
+    /// Multiplies the queries from `first` on by the keys of the columns of `scores`.
     fn multiply_keys(&self, first: usize, keys: &[f32], scores: OutputTile<'_>) {
         let (depth, panel) = (self.input.head_dim, self.panel);
         let weights = PackedView { data: keys, packed_depth: depth, first: 0, depth, columns: self.tokens, panel };
@@ -177,8 +183,8 @@ impl AttentionHeadTask<'_> {
         .run(self.set);
     }
 
-    /// Turns the scores of a query into weights, and returns the factor of their sum. Other keys of
-    /// the block get the weight zero.
+    /// Replaces the scores of a query by weights that are not normalised, and returns the factor
+    /// that normalises them. Keys that other queries of the block attend to get the weight zero.
     fn softmax(&self, row: &mut [f32], attended: &Range<usize>, keys: Range<usize>) -> f32 {
         #[expect(clippy::cast_precision_loss, reason = "heads have at most 2^14 elements")]
         let factor = 1.0 / (self.input.head_dim as f32).sqrt();
@@ -187,7 +193,7 @@ impl AttentionHeadTask<'_> {
         self.set.run(SoftmaxRow { scores: row.get_mut(keys).unwrap_or_default(), factor })
     }
 
-    /// Keys that a query attends to.
+    /// Returns the keys that a query attends to.
     fn keys_of(&self, query: usize) -> Range<usize> {
         match self.input.window {
             Some(window) => query.saturating_sub(window)..self.tokens.min(query + window + 1),

@@ -6,8 +6,9 @@ use crate::cpu::kernels::{GateRows, GemmTask, InitialValue, InputMatrix, Normali
 use crate::cpu::simd::InstructionSet;
 use crate::cpu::tiles::OutputTile;
 
-/// Shape of the multiplication that is checked: more rows than a tile, more columns than two panels
-/// of the widest vectors with a rest, and more depth than a block of it.
+/// Shape of the multiplication that is checked. To reach all code paths, it has more rows than a
+/// tile, more columns than two panels of the widest vectors and not a multiple of them, and more
+/// depth than one block.
 const ROWS: usize = 17;
 const COLUMNS: usize = 71;
 const DEPTH: usize = 401;
@@ -93,7 +94,8 @@ fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(number).collect()
 }
 
-/// Returns the results of every kernel, and of the multiplication with every activation function.
+/// Returns the results of every kernel: the multiplication with each activation function and with
+/// none, and the kernels on rows.
 fn sample(set: InstructionSet) -> Vec<Vec<f32>> {
     let weights = numbers(COLUMNS * DEPTH, 5);
     let read_row = |column: usize, row: &mut [f32]| {
@@ -158,7 +160,8 @@ mod tests {
         );
     }
 
-    /// The error is below the tolerance of a kernel with larger results.
+    /// The error is relative to the kernel with the wrong result: it could be below the tolerance
+    /// of another kernel, with larger results.
     #[test]
     fn an_instruction_set_with_one_wrong_result_is_rejected() {
         let sets = InstructionSet::detect();

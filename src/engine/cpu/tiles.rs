@@ -10,7 +10,9 @@ use crate::cpu::workers::WorkerPool;
 /// A part of a matrix: some columns of some rows. No other tile has any of its elements.
 #[derive(Debug)]
 pub(super) struct OutputTile<'a> {
+    /// The first element of the tile.
     start: *mut f32,
+    /// Distance between the starts of two rows, in elements.
     stride: usize,
     first_row: usize,
     rows: usize,
@@ -19,13 +21,13 @@ pub(super) struct OutputTile<'a> {
     matrix: PhantomData<&'a mut [f32]>,
 }
 
-/// Division of a matrix.
+/// Division of a matrix into tiles, one for each span of rows and each block of columns.
 pub(super) struct TileGrid<'a> {
     /// The matrix, row by row.
     pub(super) matrix: &'a mut [f32],
-    /// Distance of the starts of two rows.
+    /// Distance between the starts of two rows, in elements.
     pub(super) stride: usize,
-    /// Number of columns that are divided.
+    /// Number of columns that are divided, at most `stride`.
     pub(super) columns: usize,
     /// Number of columns of a tile.
     pub(super) column_block: usize,
@@ -110,7 +112,7 @@ impl<'a> OutputTile<'a> {
         self.columns
     }
 
-    /// Returns the pointer to the first element, and the distance of two rows.
+    /// Returns the pointer to the first element, and the distance between the starts of two rows.
     pub(super) fn as_mut_ptr(&mut self) -> (*mut f32, usize) {
         (self.start, self.stride)
     }

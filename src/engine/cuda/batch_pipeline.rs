@@ -1,11 +1,12 @@
 //! Two batches in flight: the inputs of the second one are copied while the first one is executed.
 //!
-//! Kernels of two batches are never executed at the same time, for they share the working memory.
-//! The next batch is started as soon as the results of the oldest one are in host memory, before
-//! they are divided among its sequences. One thread does all of it.
+//! Kernels of two batches are never executed at the same time, because they share the working
+//! memory. The next batch is started as soon as the results of the oldest one are in host memory,
+//! before they are divided among its sequences. All of this happens on the thread that calls the
+//! executor.
 //!
-//! Staging saves time only. A batch that is too large for it, or for the memory of the device, is
-//! executed when it is collected, in the way of a batch that was not submitted.
+//! Staging is an optimisation. A batch that is too large for it, or for the memory of the device,
+//! is executed when it is collected, like a batch that was not submitted.
 
 use super::CudaExecutor;
 use super::batch_inputs::{BatchInputs, BatchPart};
@@ -35,8 +36,8 @@ impl<D: GpuDevice> BatchPipeline for CudaExecutor<D> {
     }
 
     fn is_ended(&mut self) -> bool {
-        let is_executed = |submitted: &mut SubmittedBatch| matches!(submitted.state, BatchState::Started(_));
-        !self.submitted.oldest().is_some_and(is_executed) || self.fault.is_some() || self.device.is_idle()
+        let is_started = |submitted: &mut SubmittedBatch| matches!(submitted.state, BatchState::Started(_));
+        !self.submitted.oldest().is_some_and(is_started) || self.fault.is_some() || self.device.is_idle()
     }
 
     fn collect(&mut self) -> Result<Vec<SequenceResult>, ExecuteError> {
@@ -54,7 +55,8 @@ impl<D: GpuDevice> BatchPipeline for CudaExecutor<D> {
 // === impl CudaExecutor ===
 
 impl<D: GpuDevice> CudaExecutor<D> {
-    /// Copies the inputs of a batch to the region of the next area, if it is executed whole.
+    /// Copies the inputs of a batch to the region of the next staging area, if the batch can be
+    /// executed whole.
     fn stage_inputs(&mut self, batch: &PackedBatch) -> Result<BatchState, DeviceError> {
         self.device.bind_thread()?;
         if batch.is_empty() || !self.ceiling.allows(batch.tokens(), batch.len()) {
@@ -89,7 +91,8 @@ impl<D: GpuDevice> CudaExecutor<D> {
                 self.fault = Some(error);
                 BatchState::Waiting
             }
-            // Another error is met again, and handled, when the batch is collected.
+            // After another error, the batch is executed again when it is collected, where a second
+            // error is handled.
             Some(Err(_)) | None => BatchState::Waiting,
         };
         if let Some(oldest) = self.submitted.oldest() {
@@ -101,7 +104,8 @@ impl<D: GpuDevice> CudaExecutor<D> {
     fn start(&mut self, area: StagingArea, inputs: &BatchInputs) -> Result<(), DeviceError> {
         let from = area.pick(self.pass.arena.staged);
         let staged = StagedBytes { area, from, bytes: inputs.bytes.len() };
-        // A copy within the device, so that a graph reads the inputs of both areas.
+        // The inputs are copied within the device, because a graph reads them at one address, which
+        // cannot be that of both areas.
         self.device.copy_staged(staged, self.pass.arena.inputs)?;
         self.run_encoder(inputs)
     }

@@ -10,19 +10,20 @@ use super::graph_cache::GraphKey;
 use super::loaded_kernel::LoadedKernel;
 use crate::config::EncoderConfig;
 
-/// Addresses of the memory that every batch uses.
+/// Addresses of the memory regions that every batch uses (see `memory_plan`).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DeviceArena {
     /// Hidden states: `tokens × hidden`.
     pub(crate) states: DeviceAddress,
-    /// Hidden states with a residual, before their normalisation.
+    /// Output of a block plus its residual, before the normalisation.
     sum: DeviceAddress,
     /// Results of the attention.
     pub(crate) mixed: DeviceAddress,
     /// Queries, keys and values, then the inner states of a feed-forward block.
     pub(crate) wide: DeviceAddress,
+    /// Inputs of the batch in execution, laid out as [`InputLayout`].
     pub(crate) inputs: DeviceAddress,
-    /// Inputs that are copied while a batch is executed, of each area.
+    /// Inputs of submitted batches that are copied while another one is executed, by staging area.
     pub(crate) staged: [DeviceAddress; 2],
     /// Pooled vectors: `sequences × hidden` numbers in f32.
     pub(crate) pooled: DeviceAddress,
@@ -34,7 +35,8 @@ pub(crate) struct DeviceArena {
     pub(crate) library: DeviceAddress,
 }
 
-/// Operations of a forward pass in their order, and what chooses them.
+/// Operations of a forward pass in their order, with the device and the plans that determine
+/// whether a product is executed by a kernel or by a library.
 struct OperationList<'a, D> {
     device: &'a mut D,
     plans: &'a mut GemmPlans,
@@ -72,7 +74,7 @@ impl<D: GpuDevice> OperationList<'_, D> {
         self.operations.push(DeviceOperation::Launch(launch));
     }
 
-    /// Adds a product without an activation function, which a library may have.
+    /// Adds a product without an activation function, which a library may execute.
     fn multiply(&mut self, kernels: &ProductKernels, operands: ProductOperands) -> Result<(), DeviceError> {
         self.operations.push(self.plans.multiply(self.device, kernels, operands)?);
         Ok(())
@@ -82,8 +84,8 @@ impl<D: GpuDevice> OperationList<'_, D> {
 // === impl EncoderPass ===
 
 impl EncoderPass {
-    /// Returns the operations from the inputs of a batch to its hidden states. They depend on the
-    /// shape of the batch only.
+    /// Returns the operations from the inputs of a batch to its hidden states. They depend only on
+    /// the shape of the batch, so that a graph of them can be replayed.
     pub(crate) fn encoder_operations(
         &self,
         device: &mut impl GpuDevice,
@@ -99,6 +101,7 @@ impl EncoderPass {
         Ok(list.operations)
     }
 
+    /// Returns the launch that adds the embeddings of each token and normalises the sum.
     fn embed(&self, key: GraphKey, layout: InputLayout) -> Result<KernelLaunch, DeviceError> {
         let (inputs, weights, norm) = (self.arena.inputs, &self.weights, self.weights.embedding_norm);
         let ids = [inputs, inputs.offset(layout.positions), inputs.offset(layout.type_ids)];
@@ -111,8 +114,8 @@ impl EncoderPass {
         self.kernels.embedding.launch(row_grid(key.tokens), arguments)
     }
 
-    /// Queries, keys and values, their attention, the output with the residual, and its
-    /// normalisation.
+    /// Adds the attention block of a layer: queries, keys and values, their attention, the output
+    /// with the residual, and its normalisation.
     fn push_attention<D: GpuDevice>(
         &self,
         list: &mut OperationList<'_, D>,
@@ -141,7 +144,7 @@ impl EncoderPass {
         Ok(())
     }
 
-    /// The feed-forward block with its residual, and its normalisation.
+    /// Adds the feed-forward block of a layer with its residual, and its normalisation.
     fn push_feed_forward<D: GpuDevice>(
         &self,
         list: &mut OperationList<'_, D>,
@@ -174,7 +177,8 @@ impl EncoderPass {
         let (arena, width) = (self.arena, self.config.hidden);
         let offsets = arena.inputs.offset(inputs.layout.offsets);
         let mut arguments = [arena.states, offsets, arena.pooled].map(LaunchArgument::Address).to_vec();
-        // Callers scale embeddings, after they have cut them.
+        // Not here: embeddings are scaled by the caller, after they are cut to the requested number
+        // of dimensions.
         let normalize = 0;
         arguments.extend([width, width, normalize].map(LaunchArgument::size));
         kernel.launch([sequences, 1, 1], arguments)
@@ -205,8 +209,8 @@ impl EncoderPass {
     }
 }
 
-/// Returns the factor of the scores: the root of the width of a head, for powers of two instead of
-/// e.
+/// Returns the factor of the scores of a head of this width: 1/√width, as in the definition of the
+/// attention, times log₂ e, because the kernel computes the softmax with powers of two.
 fn attention_scale(width: usize) -> f32 {
     #[expect(clippy::cast_precision_loss, reason = "a head has at most 128 elements")]
     let width = width as f32;

@@ -1,10 +1,11 @@
-//! The choice of a library for products, if the device has one and results may depend on the batch.
+//! The decision whether a library such as cuBLASLt executes matrix products, if the device has one
+//! and results may depend on the batch.
 //!
-//! A library that is installed is not one that was tested. So each of its products is computed
-//! once at the start, with the weights of the model, and compared with that of the kernel, which an
-//! interpreter tests. Another result, as of a wrong layout or of a damaged library, is not a matter
-//! of rounding, and the kernel executes that product. Other numbers of rows, for which the library
-//! may choose other algorithms, are not checked.
+//! The installed version of the library may be one that was never tested. So each product that it
+//! would execute is computed once at the start, with the weights of the model, by the library and
+//! by the kernel, which is tested with an interpreter. If the difference is larger than that of
+//! rounding, as for a wrong layout or a damaged library, the kernel executes this product. Other
+//! numbers of rows, for which the library may choose other algorithms, are not checked.
 
 use half::bf16;
 
@@ -17,9 +18,10 @@ use super::memory_plan::STORAGE_BYTES;
 
 /// Rows of the products: those of the smallest shape of a batch.
 const ROWS: usize = 64;
-/// Maximum of the norm of the difference by the norm of the result. Both round the same sum to
-/// bfloat16, with an error of at most 2^-9 of each element, and sum in other orders, which moves a
-/// few elements to their neighbours.
+/// Maximum of the relative error: the norm of the difference, divided by the norm of the result.
+/// Library and kernel round the same sums to bfloat16, with an error of at most 2^-9 of each
+/// element. They sum in different orders, so that a few elements are rounded to neighbouring
+/// numbers.
 const ERROR_MAX: f64 = 1.0 / 256.0;
 
 /// The choice of a library.
@@ -32,8 +34,9 @@ pub(crate) struct LibraryChoice {
     pub(crate) rejected: Vec<String>,
 }
 
-/// A product of every layer, by its role in the model.
+/// A product that occurs in every layer.
 struct CheckedProduct<'a> {
+    /// Name of its result, for reports.
     role: &'static str,
     kernels: &'a ProductKernels,
     operands: ProductOperands,
@@ -77,8 +80,9 @@ pub(crate) fn choose_library(
     Ok(LibraryChoice { plans, name: Some(name), rejected })
 }
 
-/// Returns the products of the first layer, which have the shapes of all layers; none for a model
-/// without layers. Operands and results lie in regions that every batch overwrites.
+/// Returns the products of the first layer, of which those of the other layers have the shapes;
+/// none for a model without layers. Operands and results are in regions that every batch
+/// overwrites.
 fn checked_products(pass: &EncoderPass) -> Vec<CheckedProduct<'_>> {
     let (arena, kernels) = (pass.arena, &pass.kernels);
     let Some(layer) = pass.weights.layers.first() else { return Vec::new() };
@@ -116,7 +120,8 @@ fn find_obstacle(
     }
 }
 
-/// Executes a product with the library and with the kernel.
+/// Executes a product with the library and with the kernel. Returns the reason for which the
+/// library must not execute it, if there is one.
 fn compare_product(
     device: &mut impl GpuDevice,
     plans: &mut GemmPlans,
@@ -130,7 +135,7 @@ fn compare_product(
     let expected = run(device, &DeviceOperation::Launch(kernels.multiply(operands)?), operands)?;
     let found = run(device, &product, operands)?;
     let error = relative_error(&found, &expected);
-    // An error that is not a number is none that is allowed.
+    // This is false if the error is not a number.
     let agrees = error <= ERROR_MAX;
     Ok((!agrees).then(|| format!("its result differs from that of the kernel by {error:.1e}")))
 }
@@ -155,7 +160,8 @@ fn run(
     if residual != DeviceAddress::NULL {
         device.upload(residual, &pattern(rows * layer.columns, 31))?;
     }
-    // All ones are no number, so that an element that is not written is found.
+    // All bits are set, which is not a number in bfloat16, so that an element that the product does
+    // not write is found.
     let mut bytes = vec![u8::MAX; rows * layer.columns * STORAGE_BYTES];
     device.upload(out, &bytes)?;
     device.perform(operation)?;

@@ -1,18 +1,19 @@
 //! A cache of graphs by the shape of a batch, with the least recently used one evicted.
 //!
-//! A graph launches all kernels of an encoder with one call, but can only be replayed for the grids
-//! with which it was recorded. So batches are padded to a few shapes: see [`GraphKey::new`].
+//! A CUDA graph launches all kernels of an encoder with one call, which takes less time than a
+//! launch for each kernel. It can only be replayed with the grids with which it was recorded, so
+//! batches are padded to a few shapes: see [`GraphKey::new`].
 
 use super::device::GraphId;
 
 /// Maximum number of shapes: two numbers of tiles for each number of tokens up to
 /// [`GRAPH_TOKENS_MAX`], in steps of [`TOKEN_BUCKET`].
 pub(crate) const GRAPHS_MAX: usize = 64;
-/// Tokens of a batch are padded to a multiple of this: the rows of the smallest tile of a product,
-/// so that the padding costs nothing there.
+/// Tokens of a batch are padded to a multiple of this. It is the number of rows of the smallest
+/// tile of a product, so that the padding of products takes no time.
 pub(crate) const TOKEN_BUCKET: usize = 64;
-/// Maximum number of tokens of a batch that is replayed. A launch takes some microseconds, which is
-/// little beside the execution of a larger one.
+/// Maximum number of tokens of a batch that is replayed. For larger batches, the launches take
+/// little time compared with the execution.
 pub(crate) const GRAPH_TOKENS_MAX: usize = 2048;
 
 /// Shape of a batch: all launches of two batches with the same shape have the same grids.
@@ -20,11 +21,11 @@ pub(crate) const GRAPH_TOKENS_MAX: usize = 2048;
 pub(crate) struct GraphKey {
     /// Number of tokens with padding.
     pub(crate) tokens: usize,
-    /// Number of tiles of the attention with idle ones.
+    /// Number of tiles of the attention, including idle ones.
     pub(crate) tiles: usize,
 }
 
-/// The execution of a batch.
+/// Method by which a batch is executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GraphDecision {
     /// Launches the kernels one by one.
@@ -53,6 +54,7 @@ pub(crate) struct GraphCache {
 #[derive(Debug)]
 struct GraphEntry {
     key: GraphKey,
+    /// `None` until the second batch of the shape.
     graph: Option<GraphId>,
 }
 

@@ -5,8 +5,8 @@ use super::device::{REGION_ALIGNMENT, STAGED_BYTES_MAX};
 use super::graph_cache::TOKEN_BUCKET;
 use crate::config::EncoderConfig;
 
-/// Maximum number of sequences of an execution: 16 384 tokens, the usual number of a batch, in the
-/// short texts of 16 tokens that queries are. Larger batches are divided.
+/// Maximum number of sequences of an execution. It allows 16 384 tokens, the usual maximum of a
+/// batch, in short texts such as queries, of 16 tokens each. Batches of more sequences are divided.
 const SEQUENCES_MAX: usize = 1024;
 /// Bytes of a weight or an activation: bfloat16.
 pub(crate) const STORAGE_BYTES: usize = 2;
@@ -31,7 +31,7 @@ pub(crate) struct MemoryPlan {
     pub(crate) pooled: usize,
     /// Logits.
     pub(crate) logits: usize,
-    /// Workspace of a library that multiplies matrices.
+    /// Workspace of a library that multiplies matrices; 0 if none is used.
     pub(crate) library: usize,
 }
 
@@ -44,17 +44,18 @@ pub(crate) struct MemoryPlan {
 pub struct MemoryShortage {
     /// Memory for weights in bytes.
     pub weights: usize,
-    /// Memory for hidden states in bytes.
+    /// Memory for intermediate results in bytes.
     pub workspace: usize,
     /// Memory for inputs and results in bytes.
     pub results: usize,
-    /// The sum in bytes.
+    /// Sum of the memory for weights, workspace and results in bytes.
     pub total: usize,
     /// Memory that may be used in bytes.
     pub available: usize,
     /// Maximum number of tokens of a batch that was requested.
     pub tokens_max: usize,
-    /// The largest one for which there is memory; 0 if there is not enough for one sequence.
+    /// The largest such maximum for which there is memory; 0 if there is not enough for the longest
+    /// sequence of the model.
     pub tokens_possible: usize,
 }
 
@@ -85,14 +86,16 @@ impl MemoryPlan {
         Self { library, ..self }
     }
 
-    /// Sizes of the regions: three of hidden states, the wide one, the inputs, two of staged inputs,
-    /// the pooled vectors, the dense layer of the head, the logits, and the workspace of a library.
+    /// Sizes of the regions: three of hidden states, the wide one, the inputs, two of staged
+    /// inputs, the pooled vectors, the dense layer of the head, the logits, and the workspace of a
+    /// library.
     pub(crate) fn regions(&self) -> [usize; 11] {
         let Self { states, wide, inputs, staged, pooled, logits, library, .. } = *self;
         let dense = if logits > 0 { pooled } else { 0 };
         [states, states, states, wide, inputs, staged, staged, pooled, dense, logits, library]
     }
 
+    /// Memory of intermediate results and of the library in bytes.
     fn workspace(&self) -> usize {
         3 * self.states + self.wide + self.library
     }
@@ -118,7 +121,8 @@ impl MemoryPlan {
         let fits = |tokens: usize| {
             weights.saturating_add(Self::new(config, tokens).with_library(self.library).total()) <= available
         };
-        // Bisection over multiples of the bucket: more tokens never take less memory.
+        // Bisection over multiples of the bucket, which is valid because more tokens never take
+        // less memory.
         let (mut low, mut high) = (0, self.tokens_max / TOKEN_BUCKET);
         while low < high {
             let middle = low + (high - low).div_ceil(2);

@@ -6,8 +6,8 @@
 //! assemble  build_ports ─▶ SettingsHandle, DrainHandle ─▶ admin ports, background tasks ─▶ serve
 //! ```
 //!
-//! The conversions of a policy to the types of its users are in `limits`, `routes`, `route_table`
-//! and `transport`.
+//! `limits`, `routes`, `route_table` and `transport` convert a policy to the types of the
+//! components that it configures.
 
 mod admin_api;
 mod bind;
@@ -84,7 +84,7 @@ pub struct AppOptions {
     pub drain_token: Option<String>,
 }
 
-/// Ports that do not serve yet, with what they were built from.
+/// Ports that do not serve yet, with the resources that they share.
 struct BuiltPorts {
     resources: ProcessResources,
     scopes: ScopeRegistry,
@@ -95,9 +95,9 @@ struct BuiltPorts {
 // === impl AppOptions ===
 
 impl AppOptions {
-    /// Returns the folder for compiled kernels, in the state folder. An injected pod, which is the
-    /// one with a token, has none: kernels exceed the limit of its state volume, for which the pod
-    /// would be evicted.
+    /// Returns the folder for compiled kernels, in the state folder. An injected sidecar, which is
+    /// recognised by its token, has none: kernels exceed the size limit of its state volume, and
+    /// the kubelet would evict the pod.
     fn kernel_folder(&self) -> Option<PathBuf> {
         let state = self.policy.proxy.state.as_ref().filter(|_| self.drain_token.is_none())?;
         Some(state.join(KERNEL_FOLDER))
@@ -111,9 +111,9 @@ impl AppOptions {
 /// provides no thread or timer.
 pub fn start(options: AppOptions) -> Result<RunningApp, BoxError> {
     let (bound, folder) = bind_ports(&options.policy, options.kernel_folder().as_deref())?;
-    let begun = folder.as_ref().map(StateDir::record_start).unwrap_or_default();
+    let start_record = folder.as_ref().map(StateDir::record_start).unwrap_or_default();
     // A process that fails to start has not crashed: remove its run record.
-    assemble(options, bound, folder.clone(), &begun).inspect_err(|_| {
+    assemble(options, bound, folder.clone(), &start_record).inspect_err(|_| {
         if let Some(folder) = folder {
             folder.record_end();
         }
@@ -125,12 +125,13 @@ fn assemble(
     options: AppOptions,
     bound: Vec<BoundPort>,
     folder: Option<StateDir>,
-    begun: &StartRecord,
+    start_record: &StartRecord,
 ) -> Result<RunningApp, BoxError> {
     let AppOptions { policy: requested, level, seed, drain_token } = options;
     let clock = Clock::start();
-    // After repeated crashes everything passes through for a while, whatever the policy contains.
-    let aside = begun.aside.map(|left| CrashPassthrough { until: clock.now().after(left) });
+    // After repeated crashes, all calls pass through for a while. The requested policy is kept, and
+    // is put in force afterwards.
+    let aside = start_record.aside.map(|left| CrashPassthrough { until: clock.now().after(left) });
     let policy =
         if aside.is_some() { requested.clone().into_passthrough(CRASH_GUARD_SOURCE) } else { requested.clone() };
     let targets: Vec<String> = bound.iter().map(|port| port.target.to_string()).collect();
@@ -147,8 +148,8 @@ fn assemble(
     let admin = admin::start(admin_ports, parts.build(level, drain_token))?;
     resources.watch(&admin);
     log_listening(&listen, &admin.bound, &targets);
-    begun.log();
-    spawn_resume(&admin, &control, begun.aside);
+    start_record.log();
+    spawn_resume(&admin, &control, start_record.aside);
     let serve = |port: ReadyPort| port.serve(&resources.connections);
     let ports = ready.into_iter().map(serve).collect::<io::Result<Vec<_>>>()?;
     Ok(RunningApp {
@@ -192,7 +193,7 @@ fn start_drainer(times: DrainTimes, ports: &[ReadyPort], resources: &ProcessReso
     DrainHandle::start(times, parts)
 }
 
-/// Spawns the end of the pass-through mode after crashes, if it is on.
+/// If the process starts in pass-through mode after crashes, spawns a task that ends this mode.
 fn spawn_resume(admin: &AdminServer, control: &SettingsHandle, aside: Option<Duration>) {
     let Some(left) = aside else { return };
     let control = control.clone();
@@ -202,7 +203,8 @@ fn spawn_resume(admin: &AdminServer, control: &SettingsHandle, aside: Option<Dur
     });
 }
 
-/// Logs the bound addresses, so that port 0 is usable: as the first line, unless a model is loaded.
+/// Logs the bound addresses, by which the number of a port that was configured as 0 is found. It is
+/// the first line of the log, unless a model is loaded.
 fn log_listening(listen: &[SocketAddr], admin: &AdminAddresses, upstreams: &[String]) {
     let listen: Vec<String> = listen.iter().map(ToString::to_string).collect();
     let or_off = |address: Option<SocketAddr>| address.map_or("off".to_owned(), |address| address.to_string());

@@ -2,8 +2,8 @@
 //! reports metrics.
 //!
 //! ```text
-//! Config ─▶ judge (as a file) ─┬─ valid: SettingsHandle::apply, stored as last good, ConfigApplied
-//!                              └─ invalid: ConfigRefused; the previous settings stay in force
+//! SidecarConfig ─▶ validate ─┬─ valid: SettingsHandle::apply, stored, event ConfigApplied
+//!                            └─ invalid: event ConfigRefused; the previous settings stay in force
 //! ```
 //!
 //! It runs on the thread of the admin ports. The connection itself is elsewhere
@@ -27,11 +27,14 @@ use crate::config::{CaBundle, ControllerEndpoint};
 use crate::control::client::{CaBundles, Client, ControlClientConfig, ControllerAddress, EventSender, StreamTimeouts};
 use crate::control::wire::SidecarEvent;
 
-/// State at the start: the controller's address and its last good settings.
+/// State of the stream at the start of the process.
 #[derive(Debug)]
 pub(super) struct StreamState {
+    /// Address of the controller; `None` if none is configured.
     controller: Option<ControllerEndpoint>,
+    /// The last valid settings of the controller, from the state folder.
     stored: StoredStreamState,
+    /// Error because of which a configured controller is not used.
     wrong: Option<String>,
 }
 
@@ -53,7 +56,7 @@ impl StreamState {
         }
     }
 
-    /// Returns the last good settings if they come from the controller and are valid. They override
+    /// Returns the stored settings of the controller, if there are valid ones. They override
     /// everything but flags and environment.
     pub(super) fn began(&self) -> Option<InitialSettings> {
         let (_, judged) = self.stored.settings.as_ref()?;
@@ -61,8 +64,8 @@ impl StreamState {
         Some(InitialSettings { read, wrong: Vec::new(), from: SettingsOrigin::Kept })
     }
 
-    /// Logs the state and opens the stream, if a controller is configured. Without one, no task
-    /// runs and nothing is woken.
+    /// Logs the state and opens the stream, if a controller is configured. Without one, no task is
+    /// spawned.
     pub(super) fn connect(self, running: &RunningApp, sources: SettingsSources) {
         let Self { controller, stored, wrong } = self;
         if let Some(reason) = wrong {

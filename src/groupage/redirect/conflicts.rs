@@ -2,19 +2,19 @@
 //! port. Pure.
 //!
 //! The analysis follows a TCP packet from outside through every foreign chain at the prerouting
-//! hook, in three-valued logic. Matches on protocol, destination port and device are evaluated; any
-//! other match (sets, marks, addresses, all but two iptables extensions) may be true or false. A
-//! certain redirect is a reason to refuse, a possible one is reported.
+//! hook, in the three-valued logic of Kleene. Matches on protocol, destination port and device type
+//! are evaluated. Any other match (sets, marks, addresses, most iptables extensions) may be true or
+//! false. If a redirect is certain, no rule is written; if it is only possible, there is a warning.
 //!
-//! Rules of legacy iptables, which `nf_tables` does not list (`kernel::legacy_iptables_warning`),
-//! rules of devices (`netdev`) and eBPF programs are excluded.
+//! Not analysed: rules of legacy iptables, which `nf_tables` does not list
+//! (`kernel::legacy_iptables_warning`), rules of devices (`netdev`) and eBPF programs.
 
 use std::collections::BTreeMap;
 
 use super::message::{NetlinkReply, NfTablesObject, attributes, number, replies, text};
 use super::ruleset::{
     DEVICE_TYPE, EQUAL, INET, LOOPBACK, NEW_CHAIN, NEW_RULE, PORT_LENGTH, PORT_OFFSET, PREROUTING, PROTOCOL, TABLE,
-    TCP, TRANSPORT, UNEQUAL, is,
+    TCP, TRANSPORT, UNEQUAL, attribute,
 };
 
 /// `NFPROTO_IPV4` and `NFPROTO_IPV6`.
@@ -37,13 +37,14 @@ const VERDICT: u32 = 0;
 /// `NFT_NAT_DNAT`.
 const DNAT: u32 = 1;
 /// Targets of iptables that redirect a packet.
-const TAKING_TARGETS: [&str; 4] = ["REDIRECT", "DNAT", "NETMAP", "TPROXY"];
+const REDIRECTING_TARGETS: [&str; 4] = ["REDIRECT", "DNAT", "NETMAP", "TPROXY"];
 
 /// The rules of other owners.
 #[derive(Debug, Default)]
 pub(super) struct ForeignRules {
-    /// Base chains at the prerouting hook.
+    /// Base chains of other owners at the prerouting hook, at which an evaluation begins.
     base_chains: Vec<ChainId>,
+    /// Rules of all listed chains, in their order.
     rules: BTreeMap<ChainId, Vec<RuleExpressions>>,
 }
 
@@ -51,7 +52,7 @@ pub(super) struct ForeignRules {
 type ChainId = (u8, String, String);
 type RuleExpressions = Vec<Expression>;
 
-/// A rule that redirects a port.
+/// A chain that redirects a port, or may redirect it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RedirectConflict {
     /// Description for a message.
@@ -85,24 +86,33 @@ enum Expression {
     Nothing,
 }
 
+/// Content of a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RegisterValue {
     Protocol,
     DeviceType,
+    /// The destination port.
     Port,
+    /// A value that this analysis does not know.
     Other,
 }
 
+/// Verdict of a rule, with the name of the target chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum RuleVerdict {
+    /// Accepts or drops the packet, which ends the base chain.
     Ends,
+    /// Continues after the rule that jumped to this chain.
     Returns,
+    /// Evaluates another chain, then continues with the next rule of this one.
     Jumps(String),
+    /// Evaluates another chain in place of the rest of this one.
     GoesTo(String),
+    /// Continues with the next rule.
     Continues,
 }
 
-/// Three-valued truth.
+/// Three-valued truth. The conjunction of two values is their minimum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Ternary {
     No,
@@ -115,19 +125,22 @@ enum Ternary {
 enum PacketState {
     /// Continues after the rule that jumped to the chain.
     Returned,
-    /// Left all chains of this hook's base chain without a redirect.
+    /// Was accepted or dropped, which ends the base chain.
     Ended,
-    Taken,
+    /// Was redirected.
+    Redirected,
 }
 
-/// The evaluation of one packet.
+/// The evaluation of one packet in one base chain.
 struct PacketTrace<'a> {
-    others: &'a ForeignRules,
+    foreign: &'a ForeignRules,
+    /// Destination port of the packet.
     port: u16,
     /// `true` if an earlier rule may have ended the evaluation.
-    doubt: bool,
+    may_have_ended: bool,
     /// `true` if an earlier rule may have redirected the packet.
-    perhaps: bool,
+    may_have_redirected: bool,
+    /// Number of evaluated rules.
     steps: usize,
 }
 
@@ -136,38 +149,40 @@ struct PacketTrace<'a> {
 impl ForeignRules {
     /// Parses the chains and rules that the kernel listed.
     pub(super) fn read(chains: &[Vec<u8>], rules: &[Vec<u8>]) -> Self {
-        let mut others = Self::default();
-        others.base_chains.extend(items(chains, NEW_CHAIN).filter_map(parse_base_chain));
-        for (name, rule) in items(rules, NEW_RULE).filter_map(rule) {
-            others.rules.entry(name).or_default().push(rule);
+        let mut foreign = Self::default();
+        foreign.base_chains.extend(items(chains, NEW_CHAIN).filter_map(parse_base_chain));
+        for (name, rule) in items(rules, NEW_RULE).filter_map(parse_rule) {
+            foreign.rules.entry(name).or_default().push(rule);
         }
-        others
+        foreign
     }
 
-    /// Returns the rule that redirects, or may redirect, an inbound connection to a port.
+    /// Returns the base chain that redirects an inbound connection to a port, or else the first one
+    /// that may redirect it.
     pub(super) fn find_conflict(&self, port: u16) -> Option<RedirectConflict> {
-        let mut unsure = None;
+        let mut uncertain = None;
         for name in &self.base_chains {
-            let mut walk = PacketTrace { others: self, port, doubt: false, perhaps: false, steps: 0 };
-            let taken = walk.evaluate_chain(name, 0) == PacketState::Taken;
-            if !taken && !walk.perhaps {
+            let mut trace =
+                PacketTrace { foreign: self, port, may_have_ended: false, may_have_redirected: false, steps: 0 };
+            let is_redirected = trace.evaluate_chain(name, 0) == PacketState::Redirected;
+            if !is_redirected && !trace.may_have_redirected {
                 continue;
             }
-            let sure = taken && !walk.doubt;
+            let is_certain = is_redirected && !trace.may_have_ended;
             let (family, table, chain) = name;
             let family = match *family {
                 INET => "inet",
                 IPV4 => "ip",
                 _ => "ip6",
             };
-            let verb = if sure { "is already redirected" } else { "may already be redirected" };
+            let verb = if is_certain { "is already redirected" } else { "may already be redirected" };
             let by = format!("port {port} {verb} by chain {chain} of table {family} {table}");
-            if sure {
-                return Some(RedirectConflict { by, is_certain: sure });
+            if is_certain {
+                return Some(RedirectConflict { by, is_certain });
             }
-            unsure.get_or_insert(RedirectConflict { by, is_certain: sure });
+            uncertain.get_or_insert(RedirectConflict { by, is_certain });
         }
-        unsure
+        uncertain
     }
 }
 
@@ -175,11 +190,11 @@ impl ForeignRules {
 
 impl PacketTrace<'_> {
     fn evaluate_chain(&mut self, name: &ChainId, depth: usize) -> PacketState {
-        let others = self.others;
-        for rule in others.rules.get(name).map(Vec::as_slice).unwrap_or_default() {
+        let foreign = self.foreign;
+        for rule in foreign.rules.get(name).map(Vec::as_slice).unwrap_or_default() {
             self.steps += 1;
             if depth > DEPTH_MAX || self.steps > STEPS_MAX {
-                self.perhaps = true;
+                self.may_have_redirected = true;
                 return PacketState::Ended;
             }
             if let Some(after) = self.evaluate_rule(name, rule, depth) {
@@ -199,13 +214,13 @@ impl PacketTrace<'_> {
                     registers.insert(*register, *loaded);
                 }
                 Expression::Nothing => {}
-                Expression::Redirect if truth == Ternary::Yes => return Some(PacketState::Taken),
+                Expression::Redirect if truth == Ternary::Yes => return Some(PacketState::Redirected),
                 Expression::Redirect => {
-                    self.perhaps = true;
+                    self.may_have_redirected = true;
                     return None;
                 }
                 Expression::Verdict(verdict) => return self.apply_verdict(verdict, truth, name, depth),
-                asks => truth = truth.min(self.evaluate_match(asks, &registers)),
+                condition => truth = truth.min(self.evaluate_match(condition, &registers)),
             }
             if truth == Ternary::No {
                 return None;
@@ -214,8 +229,11 @@ impl PacketTrace<'_> {
         None
     }
 
-    /// Applies a verdict. An uncertain match adds doubt instead of ending the chain. An uncertain
-    /// jump adds none if the target chain returns.
+    /// Applies the verdict of a rule that matches, or may match (`truth`). Returns the packet's
+    /// state if the chain ends, `None` if the next rule follows.
+    ///
+    /// If the match is uncertain, the evaluation continues as for a packet that does not match, and
+    /// records what may have happened to one that does.
     fn apply_verdict(
         &mut self,
         verdict: &RuleVerdict,
@@ -223,32 +241,32 @@ impl PacketTrace<'_> {
         name: &ChainId,
         depth: usize,
     ) -> Option<PacketState> {
-        let sure = truth == Ternary::Yes;
+        let matched = truth == Ternary::Yes;
         match verdict {
             RuleVerdict::Continues => None,
-            RuleVerdict::Ends | RuleVerdict::Returns if !sure => {
-                self.doubt = true;
+            RuleVerdict::Ends | RuleVerdict::Returns if !matched => {
+                self.may_have_ended = true;
                 None
             }
             RuleVerdict::Ends => Some(PacketState::Ended),
             RuleVerdict::Returns => Some(PacketState::Returned),
             RuleVerdict::Jumps(to) | RuleVerdict::GoesTo(to) => {
-                let doubt = self.doubt;
+                let may_have_ended = self.may_have_ended;
                 let after = self.evaluate_chain(&(name.0, name.1.clone(), to.clone()), depth + 1);
                 match after {
-                    PacketState::Taken if sure => Some(PacketState::Taken),
-                    PacketState::Taken => {
-                        (self.perhaps, self.doubt) = (true, doubt);
+                    PacketState::Redirected if matched => Some(PacketState::Redirected),
+                    // A packet that does not match skips the target chain, and any end in it.
+                    PacketState::Redirected => {
+                        (self.may_have_redirected, self.may_have_ended) = (true, may_have_ended);
                         None
                     }
-                    PacketState::Ended if sure => Some(PacketState::Ended),
-                    PacketState::Returned if sure && matches!(verdict, RuleVerdict::GoesTo(_)) => {
-                        Some(PacketState::Returned)
-                    }
-                    PacketState::Returned if sure => None,
+                    PacketState::Ended if matched => Some(PacketState::Ended),
+                    // After a jump, the next rule follows, whether or not the rule matched.
                     PacketState::Returned if matches!(verdict, RuleVerdict::Jumps(_)) => None,
+                    // After a goto, the rest of this chain is skipped.
+                    PacketState::Returned if matched => Some(PacketState::Returned),
                     PacketState::Ended | PacketState::Returned => {
-                        self.doubt = true;
+                        self.may_have_ended = true;
                         None
                     }
                 }
@@ -280,11 +298,12 @@ impl PacketTrace<'_> {
 }
 
 impl From<bool> for Ternary {
-    fn from(so: bool) -> Self {
-        if so { Self::Yes } else { Self::No }
+    fn from(is_true: bool) -> Self {
+        if is_true { Self::Yes } else { Self::No }
     }
 }
 
+/// Returns the listed objects of one kind.
 fn items(listed: &[Vec<u8>], kind: u16) -> impl Iterator<Item = NfTablesObject<'_>> {
     listed.iter().flat_map(|read| replies(read)).filter_map(move |reply| match reply {
         NetlinkReply::Item(item) if item.kind == kind => Some(item),
@@ -299,51 +318,54 @@ fn find_attribute(bytes: &[u8], kind: u16) -> Option<&[u8]> {
 
 /// Returns a base chain of another owner at the prerouting hook.
 fn parse_base_chain(NfTablesObject { family, attributes, .. }: NfTablesObject<'_>) -> Option<ChainId> {
-    let table = text(find_attribute(attributes, is::CHAIN_TABLE)?)?;
-    let name = text(find_attribute(attributes, is::CHAIN_NAME)?)?;
-    let hook = number(find_attribute(find_attribute(attributes, is::CHAIN_HOOK)?, is::HOOK_NUMBER)?)?;
+    let table = text(find_attribute(attributes, attribute::CHAIN_TABLE)?)?;
+    let name = text(find_attribute(attributes, attribute::CHAIN_NAME)?)?;
+    let hook = number(find_attribute(find_attribute(attributes, attribute::CHAIN_HOOK)?, attribute::HOOK_NUMBER)?)?;
     let ours = family == INET && table == TABLE;
     (hook == PREROUTING && matches!(family, INET | IPV4 | IPV6) && !ours)
         .then(|| (family, table.to_owned(), name.to_owned()))
 }
 
-fn rule(item: NfTablesObject<'_>) -> Option<(ChainId, RuleExpressions)> {
-    let table = text(find_attribute(item.attributes, is::RULE_TABLE)?)?;
-    let chain = text(find_attribute(item.attributes, is::RULE_CHAIN)?)?;
-    let list = find_attribute(item.attributes, is::RULE_EXPRESSIONS).unwrap_or_default();
-    let expressions = attributes(list).filter(|(kind, _)| *kind == is::ELEMENT).map(|(_, each)| expression(each));
+/// Returns a rule and its chain.
+fn parse_rule(item: NfTablesObject<'_>) -> Option<(ChainId, RuleExpressions)> {
+    let table = text(find_attribute(item.attributes, attribute::RULE_TABLE)?)?;
+    let chain = text(find_attribute(item.attributes, attribute::RULE_CHAIN)?)?;
+    let list = find_attribute(item.attributes, attribute::RULE_EXPRESSIONS).unwrap_or_default();
+    let expressions =
+        attributes(list).filter(|(kind, _)| *kind == attribute::ELEMENT).map(|(_, each)| parse_expression(each));
     Some(((item.family, table.to_owned(), chain.to_owned()), expressions.collect()))
 }
 
 /// Parses an expression. An unsupported one becomes a match with an unknown result.
-fn expression(bytes: &[u8]) -> Expression {
-    let name = find_attribute(bytes, is::EXPRESSION_NAME).and_then(text).unwrap_or_default();
-    let data = find_attribute(bytes, is::EXPRESSION_DATA).unwrap_or_default();
+fn parse_expression(bytes: &[u8]) -> Expression {
+    let name = find_attribute(bytes, attribute::EXPRESSION_NAME).and_then(text).unwrap_or_default();
+    let data = find_attribute(bytes, attribute::EXPRESSION_DATA).unwrap_or_default();
     let value = |kind| find_attribute(data, kind).and_then(number);
     let read = match name {
         "counter" | "log" | "notrack" | "last" => Some(Expression::Nothing),
-        "meta" => meta(data),
-        "payload" => payload(data),
-        "cmp" => compare(data),
-        "immediate" => verdict(data),
+        "meta" => parse_meta(data),
+        "payload" => parse_payload(data),
+        "cmp" => parse_compare(data),
+        "immediate" => parse_immediate(data),
         "redir" | "tproxy" => Some(Expression::Redirect),
-        // Only a change of the destination matters here.
+        // Only a change of the destination matters here (`NFTA_NAT_TYPE`).
         "nat" => value(1).map(|kind| if kind == DNAT { Expression::Redirect } else { Expression::Nothing }),
-        "match" => matching(data),
+        "match" => parse_match(data),
+        // A target of iptables (`NFTA_TARGET_NAME`).
         "target" => find_attribute(data, 1)
             .and_then(text)
-            .map(|name| if TAKING_TARGETS.contains(&name) { Expression::Redirect } else { Expression::Nothing }),
+            .map(|name| if REDIRECTING_TARGETS.contains(&name) { Expression::Redirect } else { Expression::Nothing }),
         _ => None,
     };
     read.unwrap_or(Expression::Unsupported)
 }
 
-fn meta(data: &[u8]) -> Option<Expression> {
+fn parse_meta(data: &[u8]) -> Option<Expression> {
     // An expression without a destination register sets a mark or other metadata and loads nothing.
-    let Some(register) = find_attribute(data, is::META_REGISTER).and_then(number) else {
+    let Some(register) = find_attribute(data, attribute::META_REGISTER).and_then(number) else {
         return Some(Expression::Nothing);
     };
-    let loaded = match find_attribute(data, is::META_KEY).and_then(number)? {
+    let loaded = match find_attribute(data, attribute::META_KEY).and_then(number)? {
         PROTOCOL => RegisterValue::Protocol,
         DEVICE_TYPE => RegisterValue::DeviceType,
         _ => RegisterValue::Other,
@@ -351,32 +373,36 @@ fn meta(data: &[u8]) -> Option<Expression> {
     Some(Expression::Load(register, loaded))
 }
 
-fn payload(data: &[u8]) -> Option<Expression> {
+fn parse_payload(data: &[u8]) -> Option<Expression> {
     let value = |kind| find_attribute(data, kind).and_then(number);
     // An expression without a destination register writes a field of the packet.
-    let Some(register) = value(is::PAYLOAD_REGISTER) else { return Some(Expression::Nothing) };
-    let place = (value(is::PAYLOAD_BASE)?, value(is::PAYLOAD_OFFSET)?, value(is::PAYLOAD_LENGTH)?);
+    let Some(register) = value(attribute::PAYLOAD_REGISTER) else { return Some(Expression::Nothing) };
+    let place = (value(attribute::PAYLOAD_BASE)?, value(attribute::PAYLOAD_OFFSET)?, value(attribute::PAYLOAD_LENGTH)?);
     let is_port = place == (TRANSPORT, PORT_OFFSET, PORT_LENGTH);
     Some(Expression::Load(register, if is_port { RegisterValue::Port } else { RegisterValue::Other }))
 }
 
-fn compare(data: &[u8]) -> Option<Expression> {
-    let equal = match find_attribute(data, is::COMPARE_HOW).and_then(number)? {
+fn parse_compare(data: &[u8]) -> Option<Expression> {
+    let equal = match find_attribute(data, attribute::COMPARE_HOW).and_then(number)? {
         EQUAL => Some(true),
         UNEQUAL => Some(false),
         _ => None,
     };
-    let value = find_attribute(find_attribute(data, is::COMPARE_DATA)?, is::VALUE)?.to_vec();
-    Some(Expression::Compare { register: find_attribute(data, is::COMPARE_REGISTER).and_then(number)?, equal, value })
+    let value = find_attribute(find_attribute(data, attribute::COMPARE_DATA)?, attribute::VALUE)?.to_vec();
+    Some(Expression::Compare {
+        register: find_attribute(data, attribute::COMPARE_REGISTER).and_then(number)?,
+        equal,
+        value,
+    })
 }
 
-fn verdict(data: &[u8]) -> Option<Expression> {
-    let register = find_attribute(data, is::IMMEDIATE_REGISTER).and_then(number)?;
+fn parse_immediate(data: &[u8]) -> Option<Expression> {
+    let register = find_attribute(data, attribute::IMMEDIATE_REGISTER).and_then(number)?;
     if register != VERDICT {
         return Some(Expression::Load(register, RegisterValue::Other));
     }
     // `NFTA_DATA_VERDICT`, which contains `NFTA_VERDICT_CODE` and `NFTA_VERDICT_CHAIN`.
-    let verdict = find_attribute(find_attribute(data, is::IMMEDIATE_DATA)?, 2)?;
+    let verdict = find_attribute(find_attribute(data, attribute::IMMEDIATE_DATA)?, 2)?;
     let code: [u8; 4] = find_attribute(verdict, 1)?.try_into().ok()?;
     let chain = || find_attribute(verdict, 2).and_then(text).map(str::to_owned);
     Some(Expression::Verdict(match i32::from_be_bytes(code) {
@@ -389,9 +415,10 @@ fn verdict(data: &[u8]) -> Option<Expression> {
     }))
 }
 
-/// Parses two iptables extensions, which older iptables versions write for `-p tcp --dport` and `-m
-/// multiport --dports` (attributes `NFTA_MATCH_NAME`, `_REV` and `_INFO`).
-fn matching(data: &[u8]) -> Option<Expression> {
+/// Parses a match of an iptables extension (attributes `NFTA_MATCH_NAME`, `_REV` and `_INFO`).
+/// Supported are comments, and the two extensions that older iptables versions write for `-p tcp
+/// --dport` and `-m multiport --dports`.
+fn parse_match(data: &[u8]) -> Option<Expression> {
     let revision = find_attribute(data, 2).and_then(number)?;
     let info = find_attribute(data, 3)?;
     let port = |at: usize| Some(u16::from_ne_bytes(info.get(at..at + 2)?.try_into().ok()?));

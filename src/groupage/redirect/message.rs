@@ -4,9 +4,10 @@
 //! order. Messages from the kernel are parsed like untrusted input: a truncated message ends the
 //! iteration, and nothing panics.
 //!
-//! This module excludes the set of messages (`ruleset`) and the meaning of attributes.
+//! This module excludes the messages of a transaction (`ruleset`) and the meaning of attributes.
 
-/// Length of a netlink header: length, kind, flags, sequence number and port ID.
+/// Length of a netlink header (`struct nlmsghdr`): length, kind, flags, sequence number and port
+/// ID.
 const HEAD: usize = 16;
 /// Length of the netfilter header (`struct nfgenmsg`): family, version, resource ID.
 const INNER: usize = 4;
@@ -68,8 +69,11 @@ pub(super) struct NfTablesObject<'a> {
 // === impl NetlinkMessage ===
 
 impl NetlinkMessage {
+    /// Creates a message with both headers. `resource` is 0 or, for the beginning and the end of a
+    /// batch, its subsystem.
     pub(super) fn new(kind: u16, flags: u16, sequence: u32, (family, resource): (u8, u16)) -> Self {
         let mut bytes = Vec::with_capacity(256);
+        // The length, which `finish` fills in.
         bytes.extend(0_u32.to_ne_bytes());
         bytes.extend(kind.to_ne_bytes());
         bytes.extend(flags.to_ne_bytes());
@@ -140,6 +144,7 @@ pub(super) fn replies(mut bytes: &[u8]) -> impl Iterator<Item = NetlinkReply<'_>
             let body = bytes.get(HEAD..length)?;
             let (kind, sequence) = (u16::from_ne_bytes(take(bytes, 4)?), u32::from_ne_bytes(take(bytes, 8)?));
             bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+            // The kernel writes error numbers with a negative sign.
             let errno = || take(body, 0).map_or(0, i32::from_ne_bytes).saturating_neg();
             return Some(match kind {
                 ERROR => NetlinkReply::Ack { sequence, errno: errno() },

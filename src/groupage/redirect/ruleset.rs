@@ -28,9 +28,11 @@ const CHAIN: &str = "prerouting";
 pub(super) const INET: u8 = 1;
 /// `NFNL_SUBSYS_NFTABLES`, the upper byte of a message kind.
 pub(super) const SUBSYSTEM: u16 = 10;
+/// Returns the kind of a message of `nf_tables` (`enum nf_tables_msg_types`).
 const fn kind(number: u16) -> u16 {
     SUBSYSTEM << 8 | number
 }
+/// The messages that begin and end a transaction (`NFNL_MSG_BATCH_BEGIN`, `NFNL_MSG_BATCH_END`).
 const BATCH_BEGIN: u16 = 16;
 const BATCH_END: u16 = 17;
 const NEW_TABLE: u16 = kind(0);
@@ -41,7 +43,7 @@ pub(super) const NEW_RULE: u16 = kind(6);
 pub(super) const GET_RULE: u16 = kind(7);
 
 /// Attribute kinds, grouped by the object that they belong to (`linux/netfilter/nf_tables.h`).
-pub(super) mod is {
+pub(super) mod attribute {
     pub(in super::super) const TABLE_NAME: u16 = 1;
     pub(in super::super) const CHAIN_TABLE: u16 = 1;
     pub(in super::super) const CHAIN_NAME: u16 = 3;
@@ -80,17 +82,18 @@ const DSTNAT: i32 = -100;
 const ACCEPT: u32 = 1;
 /// The first register (`NFT_REG_1`).
 const REGISTER: u32 = 1;
-/// Type of the input device, and the transport protocol (`enum nft_meta_keys`).
+/// Keys of `meta`: the type of the input device, and the transport protocol (`enum nft_meta_keys`).
 pub(super) const DEVICE_TYPE: u32 = 8;
 pub(super) const PROTOCOL: u32 = 16;
 /// Device type of loopback (`ARPHRD_LOOPBACK`), in native byte order.
 pub(super) const LOOPBACK: u16 = 772;
 /// `IPPROTO_TCP`.
 pub(super) const TCP: u8 = 6;
+/// Comparisons (`enum nft_cmp_ops`).
 pub(super) const EQUAL: u32 = 0;
 pub(super) const UNEQUAL: u32 = 1;
-/// Payload base after the IP header (`NFT_PAYLOAD_TRANSPORT_HEADER`). TCP's destination port is at
-/// offset 2.
+/// Payload base after the IP header (`NFT_PAYLOAD_TRANSPORT_HEADER`). TCP's destination port has
+/// two bytes at offset 2.
 pub(super) const TRANSPORT: u32 = 2;
 pub(super) const PORT_OFFSET: u32 = 2;
 pub(super) const PORT_LENGTH: u32 = 2;
@@ -154,7 +157,8 @@ impl NetlinkBatch {
         self.parts.iter().flat_map(|part| part.bytes.iter().copied()).collect()
     }
 
-    /// Returns the sequence number of the last message that the kernel acknowledges.
+    /// Returns the sequence number of the message that the kernel acknowledges, which is the last
+    /// one before the end of the batch (see [`build_transaction`]).
     pub(super) fn acknowledged_sequence(&self) -> u32 {
         self.parts.iter().rev().map(|part| part.sequence).nth(1).unwrap_or_default()
     }
@@ -180,7 +184,7 @@ impl fmt::Display for RedirectStep {
 
 /// Builds the transaction that replaces the table.
 pub(super) fn build_transaction(redirects: &[Redirect]) -> NetlinkBatch {
-    let table = || AttributeBuilder::default().text(is::TABLE_NAME, TABLE);
+    let table = || AttributeBuilder::default().text(attribute::TABLE_NAME, TABLE);
     let mut transaction = NetlinkBatch { parts: Vec::with_capacity(redirects.len() + 6) };
     transaction.add_boundary(BATCH_BEGIN);
     transaction.add(RedirectStep::Table, (NEW_TABLE, CREATE), table());
@@ -198,18 +202,23 @@ pub(super) fn build_transaction(redirects: &[Redirect]) -> NetlinkBatch {
 }
 
 fn chain() -> AttributeBuilder {
-    let hook =
-        AttributeBuilder::default().number(is::HOOK_NUMBER, PREROUTING).bytes(is::HOOK_PRIORITY, &DSTNAT.to_be_bytes());
+    let hook = AttributeBuilder::default()
+        .number(attribute::HOOK_NUMBER, PREROUTING)
+        .bytes(attribute::HOOK_PRIORITY, &DSTNAT.to_be_bytes());
     AttributeBuilder::default()
-        .text(is::CHAIN_TABLE, TABLE)
-        .text(is::CHAIN_NAME, CHAIN)
-        .text(is::CHAIN_TYPE, "nat")
-        .number(is::CHAIN_POLICY, ACCEPT)
-        .nest(is::CHAIN_HOOK, &hook)
+        .text(attribute::CHAIN_TABLE, TABLE)
+        .text(attribute::CHAIN_NAME, CHAIN)
+        .text(attribute::CHAIN_TYPE, "nat")
+        .number(attribute::CHAIN_POLICY, ACCEPT)
+        .nest(attribute::CHAIN_HOOK, &hook)
 }
 
 fn rule(Redirect { port, listen }: Redirect) -> AttributeBuilder {
-    let to = AttributeBuilder::default().number(is::REDIRECT_PORT, REGISTER).number(is::REDIRECT_FLAGS, PORT_GIVEN);
+    // Each `cmp` compares the value that the expression before it has loaded into the register.
+    // `redir` reads its port from the same register.
+    let target = AttributeBuilder::default()
+        .number(attribute::REDIRECT_PORT, REGISTER)
+        .number(attribute::REDIRECT_FLAGS, PORT_GIVEN);
     let expressions = [
         expression("meta", &meta(DEVICE_TYPE)),
         expression("cmp", &compare(UNEQUAL, &LOOPBACK.to_ne_bytes())),
@@ -218,44 +227,47 @@ fn rule(Redirect { port, listen }: Redirect) -> AttributeBuilder {
         expression("payload", &payload()),
         expression("cmp", &compare(EQUAL, &port.to_be_bytes())),
         expression("immediate", &immediate(&listen.to_be_bytes())),
-        expression("redir", &to),
+        expression("redir", &target),
     ];
-    let list = expressions.into_iter().fold(AttributeBuilder::default(), |list, each| list.nest(is::ELEMENT, &each));
+    let list =
+        expressions.into_iter().fold(AttributeBuilder::default(), |list, each| list.nest(attribute::ELEMENT, &each));
     AttributeBuilder::default()
-        .text(is::RULE_TABLE, TABLE)
-        .text(is::RULE_CHAIN, CHAIN)
-        .nest(is::RULE_EXPRESSIONS, &list)
+        .text(attribute::RULE_TABLE, TABLE)
+        .text(attribute::RULE_CHAIN, CHAIN)
+        .nest(attribute::RULE_EXPRESSIONS, &list)
 }
 
 pub(super) fn expression(name: &str, data: &AttributeBuilder) -> AttributeBuilder {
-    AttributeBuilder::default().text(is::EXPRESSION_NAME, name).nest(is::EXPRESSION_DATA, data)
+    AttributeBuilder::default().text(attribute::EXPRESSION_NAME, name).nest(attribute::EXPRESSION_DATA, data)
 }
 
 pub(super) fn meta(key: u32) -> AttributeBuilder {
-    AttributeBuilder::default().number(is::META_KEY, key).number(is::META_REGISTER, REGISTER)
+    AttributeBuilder::default().number(attribute::META_KEY, key).number(attribute::META_REGISTER, REGISTER)
 }
 
 pub(super) fn compare(how: u32, value: &[u8]) -> AttributeBuilder {
     AttributeBuilder::default()
-        .number(is::COMPARE_REGISTER, REGISTER)
-        .number(is::COMPARE_HOW, how)
-        .nest(is::COMPARE_DATA, &self::value(value))
+        .number(attribute::COMPARE_REGISTER, REGISTER)
+        .number(attribute::COMPARE_HOW, how)
+        .nest(attribute::COMPARE_DATA, &self::value(value))
 }
 
 pub(super) fn payload() -> AttributeBuilder {
     AttributeBuilder::default()
-        .number(is::PAYLOAD_REGISTER, REGISTER)
-        .number(is::PAYLOAD_BASE, TRANSPORT)
-        .number(is::PAYLOAD_OFFSET, PORT_OFFSET)
-        .number(is::PAYLOAD_LENGTH, PORT_LENGTH)
+        .number(attribute::PAYLOAD_REGISTER, REGISTER)
+        .number(attribute::PAYLOAD_BASE, TRANSPORT)
+        .number(attribute::PAYLOAD_OFFSET, PORT_OFFSET)
+        .number(attribute::PAYLOAD_LENGTH, PORT_LENGTH)
 }
 
 pub(super) fn immediate(value: &[u8]) -> AttributeBuilder {
-    AttributeBuilder::default().number(is::IMMEDIATE_REGISTER, REGISTER).nest(is::IMMEDIATE_DATA, &self::value(value))
+    AttributeBuilder::default()
+        .number(attribute::IMMEDIATE_REGISTER, REGISTER)
+        .nest(attribute::IMMEDIATE_DATA, &self::value(value))
 }
 
-fn value(value: &[u8]) -> AttributeBuilder {
-    AttributeBuilder::default().bytes(is::VALUE, value)
+fn value(bytes: &[u8]) -> AttributeBuilder {
+    AttributeBuilder::default().bytes(attribute::VALUE, bytes)
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Execution of the batches of the scheduler.
 //!
 //! The bodies of the members are not merged: each is parsed on its own, and only the sequences of
-//! all members are executed together. A member that is not accepted is answered with its own error
-//! and takes no part. Nothing of a member can occur in the response of another one, and a response is
-//! the same as that of the member alone.
+//! all members are executed together. A member with an invalid request is answered with its own
+//! error and is not executed. Nothing of a member can occur in the response of another one, and a
+//! response is the same as that of the member alone.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,10 +28,12 @@ use crate::worker::ExecutedJob;
 #[derive(Debug)]
 pub(super) struct EngineBackend(pub(super) Arc<EngineInner>);
 
-/// A member with the number of its sequences.
+/// A member with sequences in execution.
 struct ExecutedMember {
+    /// Index in the batch.
     member: usize,
     call: ReadyCall,
+    /// Number of its sequences, by which the results are divided.
     sequences: usize,
 }
 
@@ -42,7 +44,7 @@ impl Backend for EngineBackend {
 
     /// Tokenises the call, so that it is queued with its number of tokens.
     fn prepare_call(&self, call: &Call) -> Option<BoxFuture<'static, CallPreparation>> {
-        let (inner, request) = (self.0.clone(), received(call));
+        let (inner, request) = (self.0.clone(), received_request(call));
         Some(async move { inner.prepare_queued(request).await }.boxed())
     }
 
@@ -51,14 +53,16 @@ impl Backend for EngineBackend {
         false
     }
 
-    /// Only `verify` executes calls again: it compares what the kernels compute in a batch with what
-    /// they compute alone. Members of a batch cannot fail each other.
+    /// Only the setting `verify` executes calls again, to compare the result of a call in a batch
+    /// with that of the call alone. No batch is isolated, because a member cannot cause the failure
+    /// of another one.
     fn take_replay(&self) -> bool {
         let now = self.0.parts.clock.now();
         self.0.budget.lock().is_ok_and(|mut budget| budget.try_take_replay(now))
     }
 
-    /// The kind of the model decides the format of calls to `/` and `/invocations`.
+    /// The limits are known without a request. The kind of the model determines the format of calls
+    /// to `/` and `/invocations`.
     fn published_limits(&self, _: &LimitsSource) -> LimitsLookUp {
         let (weight_max, model_kind) = (u64::try_from(self.0.model.batch_tokens_max()).ok(), Some(self.0.model.kind()));
         LimitsLookUp::Known(Some(PublishedLimits { weight_max, model_kind, ..PublishedLimits::default() }))
@@ -73,6 +77,7 @@ impl Backend for EngineBackend {
     }
 }
 
+/// Executes a batch within its timeout. After the timeout, members without an answer get an error.
 async fn execute(inner: &EngineInner, request: BatchRequest, outputs: &mut dyn BatchOutputs) -> Observation {
     let started = inner.parts.clock.now();
     let observe = |outcome| {
@@ -90,6 +95,8 @@ async fn execute(inner: &EngineInner, request: BatchRequest, outputs: &mut dyn B
     observe(BatchOutcome::TimedOut)
 }
 
+/// Executes the members in one round, or in several if there is not enough memory for all
+/// responses.
 async fn execute_members(
     inner: &EngineInner,
     request: &BatchRequest,
@@ -103,8 +110,9 @@ async fn execute_members(
             Ok(job) => {
                 let executed = observe(BatchOutcome::Ok);
                 if waiting.is_empty() {
+                    // Nothing is left to execute for this batch, so the scheduler may dispatch the
+                    // next one. Yield, so that it does so before the members are answered.
                     outputs.release_slot(executed);
-                    // Yield first, so that the next batch is dispatched before the members are answered.
                     tokio::task::yield_now().await;
                 }
                 deliver_results(inner, request, outputs, members, job).await;
@@ -119,11 +127,12 @@ async fn execute_members(
             }
         }
     }
-    // If nothing was executed, nothing is learned about the time.
+    // Nothing was executed. The scheduler learns execution times only from the outcome `Ok`.
     observed.unwrap_or_else(|| observe(BatchOutcome::Failed))
 }
 
-/// Returns the members that still wait, with their tokens. Those that are not accepted are answered.
+/// Returns the members that still wait for an answer, with their tokens. Those with an invalid
+/// request are answered.
 async fn prepare_members(
     inner: &EngineInner,
     request: &BatchRequest,
@@ -131,7 +140,7 @@ async fn prepare_members(
 ) -> VecDeque<(usize, ReadyCall)> {
     let waiting: Vec<usize> = (0..request.members.len()).filter(|member| outputs.is_waiting(*member)).collect();
     let received =
-        waiting.iter().filter_map(|member| request.members.get(*member)).map(|call| received(call)).collect();
+        waiting.iter().filter_map(|member| request.members.get(*member)).map(|call| received_request(call)).collect();
     inner.record_calls(waiting.len());
     let mut ready = VecDeque::new();
     for (member, prepared) in waiting.into_iter().zip(inner.ready_calls(received).await) {
@@ -144,9 +153,10 @@ async fn prepare_members(
 }
 
 /// Takes the members that are executed together: as many as there is memory for their responses.
-/// The others wait until these are answered, which frees most of it, because a response is charged
-/// with its maximum size until it is rendered. A member gets an error only if its own response does
-/// not fit without those of the batch. `None` if no member is left.
+/// The others are left for the next round. Most of the memory is free by then, because a response
+/// is charged with its maximum size only until it is rendered. A member gets an error only if there
+/// is no memory for its response although it would be the first of the round. `None` if no member
+/// is left.
 fn take_round(
     inner: &EngineInner,
     request: &BatchRequest,
@@ -194,6 +204,7 @@ async fn deliver_results(
     }
 }
 
+/// Answers a member.
 fn deliver(
     inner: &EngineInner,
     request: &BatchRequest,
@@ -205,7 +216,7 @@ fn deliver(
     outputs.deliver(member, Ok(inner.reply(call.head.uri.path(), result)));
 }
 
-fn received(call: &Call) -> ReceivedRequest {
+fn received_request(call: &Call) -> ReceivedRequest {
     ReceivedRequest {
         method: call.head.method.clone(),
         path: call.head.uri.path().to_owned(),

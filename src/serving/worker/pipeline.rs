@@ -2,8 +2,8 @@
 //!
 //! A job that fits into one batch is submitted while another one is executed, so that its inputs
 //! are packed and copied meanwhile. Larger jobs, and those of an executor without a pipeline, are
-//! executed alone. The second job in flight needs a second slot: `limits.slotsMax` is 1 unless the
-//! policy sets it.
+//! executed alone. The scheduler sends a second job only if it has a second slot: `limits.slotsMax`
+//! is 1 unless the policy sets it.
 
 use std::collections::VecDeque;
 
@@ -33,7 +33,8 @@ struct SubmittedJob {
     reply: oneshot::Sender<JobResult>,
     tokens: usize,
     sequences: usize,
-    /// Instant at which it was submitted, or at which the job before it ended.
+    /// Start of its execution: the instant at which it was submitted or, if another job was in
+    /// flight then, at which that job ended.
     began: Tick,
 }
 
@@ -50,11 +51,13 @@ impl<'a> JobPipeline<'a> {
         Self { executor, metrics, clock, in_flight: VecDeque::with_capacity(BATCHES_MAX), set_aside: None }
     }
 
-    /// Executes jobs until one has an outcome. Returns `None` once no job is in flight and none can
-    /// be sent any more. A panic of the executor is passed on, and the jobs in flight fail when the
-    /// pipeline is dropped.
+    /// Executes jobs until one has an outcome, and returns it. Returns `None` once no job is in
+    /// flight and all senders are dropped. A panic of the executor is not caught; the jobs in
+    /// flight fail when the pipeline is dropped.
     pub(super) fn advance(&mut self, inbox: &mut mpsc::Receiver<ExecutionJob>) -> Option<FinishedJob> {
         loop {
+            // Take the next job: wait for one if nothing is in flight, and take none while the
+            // pipeline is full or a job waits to be executed alone.
             let job = if self.in_flight.is_empty() {
                 Some(self.set_aside.take().or_else(|| inbox.blocking_recv())?)
             } else if self.in_flight.len() < BATCHES_MAX && self.set_aside.is_none() {
@@ -71,8 +74,9 @@ impl<'a> JobPipeline<'a> {
             if self.executor.pipeline().is_none_or(|pipeline| pipeline.is_ended()) {
                 return self.finish_oldest();
             }
-            // The thread waits for a job and for the device. A wait of the driver for its device
-            // polls too (`CU_CTX_SCHED_AUTO`), so this takes no more of the processor.
+            // The thread waits for two events at once, a job and the device, so it polls both. The
+            // driver would poll too while it waits for its device (`CU_CTX_SCHED_AUTO`), so that
+            // this takes no more processor time.
             std::thread::yield_now();
         }
     }
@@ -105,6 +109,7 @@ impl<'a> JobPipeline<'a> {
         Some(self.execute_alone(job))
     }
 
+    /// Executes a job in as many batches as it needs.
     fn execute_alone(&mut self, job: ExecutionJob) -> FinishedJob {
         let ExecutionJob { sequences, reply } = job;
         let began = self.clock.now();
@@ -135,7 +140,7 @@ impl<'a> JobPipeline<'a> {
     }
 }
 
-/// Returns all sequences as one batch; `None` if they exceed the limit of tokens.
+/// Packs all sequences into one batch. Returns `None` if they exceed the limit of tokens.
 fn pack_whole(sequences: &[InputSequence], tokens_max: usize) -> Option<PackedBatch> {
     let mut batch = PackedBatch::new(tokens_max);
     let fits = sequences.iter().all(|sequence| batch.push(&sequence.tokens, sequence.kind).is_ok());

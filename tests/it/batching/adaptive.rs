@@ -2,11 +2,11 @@
 //! clients leads to an invariant violation.
 //!
 //! The model of `sim` predicts each decision of the other policies. Decisions that depend on
-//! learned state cannot be predicted without learning it again. So a [`world`] simulates an
-//! [`upstream`] with slots, a cost curve and ceilings that are hidden and change, and a [`watch`]
-//! checks each step against properties of any good decision. Every seed is run twice.
-//! `GROUPAGE_ADAPTIVE_SEEDS` sets the number of seeds or their range (`7..8`). Seeds that failed
-//! once are kept in [`FAILED`].
+//! learned state cannot be predicted without learning it again. So a [`simulation`] has an
+//! [`upstream`] with slots, a cost curve and ceilings that are hidden and change, and
+//! [`invariants`] checks each step against properties that every decision must have. Every seed is
+//! run twice. `GROUPAGE_ADAPTIVE_SEEDS` sets the number of seeds or their range (`7..8`). Seeds
+//! that failed once are kept in [`FAILED`].
 //!
 //! Left out: the quality of the decisions (`groupage simulate`), and the shares of tenants and
 //! classes (`shares`).
@@ -66,24 +66,24 @@ const TOUCHED: [&str; 29] = [
     "two in flight",
 ];
 
-/// Runs the simulation of a seed. The returned world contains its log.
+/// Runs the simulation of a seed. The returned simulation contains its log.
 fn simulate(seed: u64) -> (Simulation, CheckResult) {
-    let mut world = Simulation::new(seed);
-    let end = catch_panic(|| world.run());
-    (world, end)
+    let mut run = Simulation::new(seed);
+    let end = catch_panic(|| run.run());
+    (run, end)
 }
 
 /// Runs a seed twice: the invariants hold, and the run depends on nothing but the seed.
 fn check(seed: u64) -> Result<Coverage, String> {
-    let (world, end) = simulate(seed);
-    let held = end.and_then(|()| {
-        let (again, _) = simulate(seed);
-        ensure_invariant(InvariantId::Deterministic, world.log == again.log, || "the second run differs".to_owned())
+    let (run, end) = simulate(seed);
+    let result = end.and_then(|()| {
+        let (second, _) = simulate(seed);
+        ensure_invariant(InvariantId::Deterministic, run.log == second.log, || "the second run differs".to_owned())
     });
-    match held {
-        Ok(()) => Ok(world.watch.tally),
+    match result {
+        Ok(()) => Ok(run.checker.tally),
         Err(Violation { promise, how }) => {
-            Err(format!("{}seed {seed}: invariant {promise:?} broken: {how}", world.text(STEPS_SHOWN)))
+            Err(format!("{}seed {seed}: invariant {promise:?} broken: {how}", run.text(STEPS_SHOWN)))
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Shares of classes and tenants at the level of the core: the order in which flows are served
-//! while several have queued calls.
+//! Shares of priority classes and tenants at the level of the core: the order in which flows are
+//! served while several have queued calls. A flow has the calls of one tenant in one priority
+//! class.
 
 mod fixed_time_server;
 
@@ -16,10 +17,12 @@ const MS: Duration = Duration::from_millis(1);
 const INTERACTIVE: PriorityId = PriorityId(0);
 const BULK: PriorityId = PriorityId(1);
 
+/// Returns a function that puts a call into a priority class.
 fn of(priority: PriorityId) -> impl Fn(Call) -> Call {
     move |call| Call { priority, ..call }
 }
 
+/// Returns a function that selects the calls of a priority class.
 fn is(priority: PriorityId) -> impl Fn(&Call) -> bool {
     move |call| call.priority == priority
 }
@@ -27,83 +30,92 @@ fn is(priority: PriorityId) -> impl Fn(&Call) -> bool {
 /// A flow that always has queued calls.
 #[derive(Debug, Clone, Copy)]
 struct BackloggedFlow {
-    call: (TenantId, PriorityId),
+    id: (TenantId, PriorityId),
     tenant_weight: u32,
-    weight: u32,
+    /// Weight of the priority class.
+    class_weight: u32,
     /// Inclusive range from which the key of each call is drawn.
     keys: (u64, u64),
-    items: u32,
+    /// Maximum number of items of a call.
+    items_max: u32,
 }
 
 // === impl BackloggedFlow ===
 
 impl BackloggedFlow {
+    /// Returns a random call of the flow.
     fn next(self, draw: &mut RandomSource, call: Call) -> Call {
         let key = KeyId(draw.between(self.keys.0, self.keys.1));
-        let (tenant, priority) = self.call;
-        let items = draw.count(1, self.items);
+        let (tenant, priority) = self.id;
+        let items = draw.count(1, self.items_max);
         Call { key, tenant, priority, tenant_weight: self.tenant_weight, items, ..call }
     }
 
     fn is(self, call: &Call) -> bool {
-        (call.tenant, call.priority) == self.call
+        (call.tenant, call.priority) == self.id
     }
 
-    fn owns(self, left: &DispatchedBatch) -> f64 {
-        let items = left.items(|call| self.is(call));
-        execution_time(left.batch.items).as_secs_f64() * f64::from(items) / f64::from(left.batch.items)
+    /// Returns the product of the weights, by which the shares are divided.
+    fn weight(self) -> f64 {
+        f64::from(self.class_weight * self.tenant_weight)
+    }
+
+    /// Returns the flow's part of the execution time of a batch in seconds, by its items.
+    fn server_time(self, dispatched: &DispatchedBatch) -> f64 {
+        let items = dispatched.items(|call| self.is(call));
+        execution_time(dispatched.batch.items).as_secs_f64() * f64::from(items) / f64::from(dispatched.batch.items)
     }
 }
 
-/// Simulates one second of a seed: the work done for every flow, divided by its weight, stays
+/// Simulates one second of a seed: the server time of every flow, divided by its weight, stays
 /// within one batch of that of any other flow.
 fn check_shares(seed: u64) {
     let mut draw = RandomSource::new(seed);
     let cap = *draw.pick(&[1, 4, 16]);
     let classes: Vec<PriorityClass> = (0..3).map(|_| class_with_weight(draw.count(1, 8))).collect();
-    let mut busy: Vec<BackloggedFlow> = Vec::new();
+    let mut flows: Vec<BackloggedFlow> = Vec::new();
     for i in 0..draw.between(2, 5) {
         let priority = PriorityId(u8::try_from(draw.between(0, 2)).unwrap_or(0));
         let key = draw.between(0, 2);
-        busy.push(BackloggedFlow {
-            call: (TenantId(i), priority),
+        flows.push(BackloggedFlow {
+            id: (TenantId(i), priority),
             tenant_weight: draw.count(1, 3),
-            weight: classes[usize::from(priority.0)].weight,
+            class_weight: classes[usize::from(priority.0)].weight,
             keys: (key, draw.between(key, 2)),
-            items: *draw.pick(&[1, 1, 3]),
+            items_max: *draw.pick(&[1, 1, 3]),
         });
     }
     let mut server = FixedTimeServer::warm(limits(cap, &classes), cap.max(3));
-    let mut done = vec![0.0_f64; busy.len()];
+    // Server time of each flow, divided by its weight.
+    let mut shares = vec![0.0_f64; flows.len()];
     let until = server.now.after(1000 * MS);
     while server.now < until {
-        for one in &busy {
+        for flow in &flows {
             // More than one batch is queued for every key, so that a flow can use its turn.
-            for key in one.keys.0..=one.keys.1 {
-                let mine = |call: &Call| one.is(call) && call.key == KeyId(key);
+            for key in flow.keys.0..=flow.keys.1 {
+                let mine = |call: &Call| flow.is(call) && call.key == KeyId(key);
                 let queued = server.queued.values().filter(|(call, _)| mine(call)).map(|(call, _)| call.items);
                 let mut queued: u32 = queued.sum();
                 while queued <= 2 * cap {
-                    let call = one.next(&mut draw, Call::new(CallId(0)));
+                    let call = flow.next(&mut draw, Call::new(CallId(0)));
                     queued += call.items;
                     server.offer(|given| Call { id: given.id, key: KeyId(key), ..call });
                 }
             }
         }
-        let left = server.next();
-        for (one, done) in busy.iter().zip(&mut done) {
-            *done += one.owns(&left) / f64::from(one.weight * one.tenant_weight);
+        let dispatched = server.next();
+        for (flow, share) in flows.iter().zip(&mut shares) {
+            *share += flow.server_time(&dispatched) / flow.weight();
         }
         let batch = execution_time(cap.max(3)).as_secs_f64();
-        for (one, a) in busy.iter().zip(&done) {
-            for (other, b) in busy.iter().zip(&done) {
-                let (own, others) = (one.weight * one.tenant_weight, other.weight * other.tenant_weight);
+        for (one, a) in flows.iter().zip(&shares) {
+            for (other, b) in flows.iter().zip(&shares) {
                 // The difference is at most one batch each, plus a tolerance for learned costs,
                 // which may be off by a few percent.
-                let most = 1.1 * batch * (1.0 / f64::from(own) + 1.0 / f64::from(others)) + 0.03 * a.max(*b);
+                let difference_max = 1.1 * batch * (1.0 / one.weight() + 1.0 / other.weight()) + 0.03 * a.max(*b);
                 assert!(
-                    (a - b).abs() <= most,
-                    "seed {seed}: {one:?} has {a:.4}, {other:?} {b:.4}; {most:.4} apart at most"
+                    (a - b).abs() <= difference_max,
+                    "seed {seed}: {one:?} has {a:.4}, {other:?} {b:.4}; {difference_max:.4} apart at most"
                 );
             }
         }
@@ -137,7 +149,7 @@ fn a_call_of_a_higher_class_joins_the_first_batch_and_the_rest_waits() {
 fn dispatched_items(classes: &[PriorityClass], keys: (u64, u64), time: Duration) -> (u32, u32) {
     let mut server = FixedTimeServer::warm(limits(16, classes), 16);
     let until = server.now.after(time);
-    let mut left = (0, 0);
+    let mut items = (0, 0);
     while server.now < until {
         for (priority, key) in [(INTERACTIVE, keys.0), (BULK, keys.1)] {
             while server.queued.values().filter(|(call, _)| is(priority)(call)).count() < 64 {
@@ -145,22 +157,25 @@ fn dispatched_items(classes: &[PriorityClass], keys: (u64, u64), time: Duration)
             }
         }
         let batch = server.next();
-        left = (left.0 + batch.items(is(INTERACTIVE)), left.1 + batch.items(is(BULK)));
+        items = (items.0 + batch.items(is(INTERACTIVE)), items.1 + batch.items(is(BULK)));
     }
-    left
+    items
 }
 
 #[test]
-fn under_continuous_interactive_load_bulk_gets_its_ninth() {
+fn under_continuous_interactive_load_bulk_gets_a_ninth() {
     for keys in [(0, 0), (0, 1)] {
         let (interactive, bulk) = dispatched_items(&[class_with_weight(8), class_with_weight(1)], keys, 4000 * MS);
-        let owed = (interactive + bulk) / 9;
-        assert!(bulk.abs_diff(owed) <= 16, "keys {keys:?}: bulk has {bulk} items beside {interactive}, owed {owed}");
+        let expected = (interactive + bulk) / 9;
+        assert!(
+            bulk.abs_diff(expected) <= 16,
+            "keys {keys:?}: bulk has {bulk} items beside {interactive}, expected {expected}"
+        );
     }
 }
 
 #[test]
-fn under_continuous_strict_load_bulk_waits_its_age_out_and_then_progresses() {
+fn under_continuous_strict_load_bulk_is_served_after_its_aging_interval() {
     let strict = PriorityClass { strict: true, ..class_with_weight(8) };
     for keys in [(0, 0), (0, 1)] {
         let (_, early) = dispatched_items(&[strict, class_with_weight(1)], keys, 1900 * MS);
@@ -172,7 +187,7 @@ fn under_continuous_strict_load_bulk_waits_its_age_out_and_then_progresses() {
 }
 
 #[test]
-fn a_filler_under_continuous_load_waits_its_ages_out_and_then_progresses() {
+fn a_filler_under_continuous_load_is_served_after_its_aging_intervals() {
     let filler = PriorityClass { filler: true, ..class_with_weight(1) };
     for keys in [(0, 0), (0, 1)] {
         let (_, early) = dispatched_items(&[class_with_weight(8), filler], keys, 1900 * MS);
@@ -183,7 +198,7 @@ fn a_filler_under_continuous_load_waits_its_ages_out_and_then_progresses() {
 }
 
 #[test]
-fn fillers_alone_leave_like_any_other() {
+fn fillers_alone_are_dispatched_like_other_calls() {
     let mut server = FixedTimeServer::warm(
         limits(16, &[class_with_weight(8), PriorityClass { filler: true, ..class_with_weight(1) }]),
         16,
@@ -191,10 +206,10 @@ fn fillers_alone_leave_like_any_other() {
     for _ in 0..5 {
         server.offer(of(BULK));
     }
-    assert_eq!(server.poll().map(|left| left.batch.items), Some(5));
+    assert_eq!(server.poll().map(|dispatched| dispatched.batch.items), Some(5));
 }
 
-/// Returns independent calls of a class with this mean rate per second, until an instant.
+/// Returns independent calls at this mean rate per second until an instant. `of` completes each.
 fn generate_arrivals(
     draw: &mut RandomSource,
     until: Tick,
@@ -242,26 +257,26 @@ fn fillers_never_enlarge_or_delay_a_batch() {
             let alone = twin.counts().queue_calls == 0;
             let queued = server.queued.clone();
             let without = twin.poll(server.now);
-            let left = server.poll();
-            match (&left, without) {
-                (Some(left), Some(Decision::Dispatch(batch))) => {
+            let dispatched = server.poll();
+            match (&dispatched, without) {
+                (Some(dispatched), Some(Decision::Dispatch(batch))) => {
                     let same_key = |call: &Call| call.key == batch.key && !is(BULK)(call);
                     let others_queued = queued.values().filter(|(call, _)| same_key(call)).map(|(call, _)| call.items);
                     let others_queued: u32 = others_queued.sum();
-                    let others = left.calls.iter().filter(|(call, _)| !is(BULK)(call)).map(|(call, _)| call.id);
+                    let others = dispatched.calls.iter().filter(|(call, _)| !is(BULK)(call)).map(|(call, _)| call.id);
                     let members = batch.members.iter().map(|member| member.id);
-                    assert!(others.eq(members), "seed {seed}: {left:?} instead of {batch:?}");
+                    assert!(others.eq(members), "seed {seed}: {dispatched:?} instead of {batch:?}");
                     // Maximum size chosen without fillers: the twin's batch may be smaller, where
                     // its calls do not fill all of it.
                     let size = batch.items.max(others_queued.min(16));
-                    assert!(left.batch.items <= size, "seed {seed}: {left:?} instead of {batch:?}");
-                    joined += left.items(is(BULK));
+                    assert!(dispatched.batch.items <= size, "seed {seed}: {dispatched:?} instead of {batch:?}");
+                    joined += dispatched.items(is(BULK));
                     compared += 1;
                 }
-                (Some(left), None) => assert!(alone, "seed {seed}: {left:?} while others are held"),
-                (left, without) => assert!(left.is_none() && without.is_none(), "seed {seed}: {without:?}"),
+                (Some(dispatched), None) => assert!(alone, "seed {seed}: {dispatched:?} while others are held"),
+                (dispatched, without) => assert!(dispatched.is_none() && without.is_none(), "seed {seed}: {without:?}"),
             }
-            if left.is_none() {
+            if dispatched.is_none() {
                 let arrival = calls.peek().map_or(until, |(at, _)| *at);
                 let before = server.now;
                 if !server.step_until(arrival) {
@@ -279,9 +294,11 @@ fn fillers_never_enlarge_or_delay_a_batch() {
 /// Returns the latencies of a tenant's calls, sorted.
 fn latencies(all: &[DispatchedBatch], tenant: TenantId) -> Vec<Duration> {
     let mut out = Vec::new();
-    for left in all {
-        let end = left.sent.after(execution_time(left.batch.items));
-        out.extend(left.calls.iter().filter(|(call, _)| call.tenant == tenant).map(|(_, arrived)| end.since(*arrived)));
+    for dispatched in all {
+        let end = dispatched.sent.after(execution_time(dispatched.batch.items));
+        out.extend(
+            dispatched.calls.iter().filter(|(call, _)| call.tenant == tenant).map(|(_, arrived)| end.since(*arrived)),
+        );
     }
     out.sort_unstable();
     out
@@ -308,7 +325,7 @@ fn a_tenant_that_floods_a_hundred_to_one_does_not_slow_another() {
         // The batch in flight, its own batch, and one more if the keys take turns.
         let p99 = light[light.len() * 99 / 100];
         assert!(light.len() > 150 && p99 <= 3 * execution_time(16), "keys {keys:?}: p99 {p99:?} of {}", light.len());
-        let served: u32 = all.iter().map(|left| left.batch.items).sum();
+        let served: u32 = all.iter().map(|dispatched| dispatched.batch.items).sum();
         assert!(served >= if keys.0 == keys.1 { 7500 } else { 6500 }, "keys {keys:?}: {served} items");
     }
 }
@@ -339,7 +356,7 @@ fn a_tenant_alone_gets_the_whole_server_and_no_debt() {
 }
 
 #[test]
-fn late_queue_is_served_before_its_turn() {
+fn a_queue_with_an_urgent_call_is_served_before_its_turn() {
     for (spare, goes_first) in [(11, true), (200, false)] {
         let mut server = FixedTimeServer::warm(limits(16, &[PriorityClass::PLAIN]), 16);
         let of = |tenant, millis: u32, now: Tick| {
@@ -373,13 +390,17 @@ fn calls_of_two_classes_are_grouped_by_weight_and_shares_hold() {
                 server.offer_weighing(weight, of(class));
             }
         }
-        let left = server.next();
-        let heavy = left.items(|call| call.weight.max == HEAVY);
+        let dispatched = server.next();
+        let heavy = dispatched.items(|call| call.weight.max == HEAVY);
         batches += 1;
-        pure += u32::from(heavy == 0 || heavy == left.batch.items);
-        interactive +=
-            left.calls.iter().filter(|(call, _)| is(INTERACTIVE)(call)).map(|(call, _)| call.weight.sum).sum::<u64>();
-        all += left.calls.iter().map(|(call, _)| call.weight.sum).sum::<u64>();
+        pure += u32::from(heavy == 0 || heavy == dispatched.batch.items);
+        interactive += dispatched
+            .calls
+            .iter()
+            .filter(|(call, _)| is(INTERACTIVE)(call))
+            .map(|(call, _)| call.weight.sum)
+            .sum::<u64>();
+        all += dispatched.calls.iter().map(|(call, _)| call.weight.sum).sum::<u64>();
     }
     assert!(pure >= 180, "{pure} of {batches} batches hold calls of one weight");
     assert!((68..=92).contains(&(interactive * 100 / all)), "4 parts of 5 of the work: {interactive} of {all}");

@@ -8,24 +8,32 @@ use super::invariant::{CheckResult, ensure_invariant};
 use super::key_queue::{DecisionInputs, ExpectedBatch, QueuedCall};
 
 /// Checks that the batch reports the limit that bounded it, or the reason why its queue was due.
-pub(crate) fn check_cause(batch: &Batch, leaving: &ExpectedBatch, due: DispatchCause) -> CheckResult {
+pub(crate) fn check_cause(batch: &Batch, expected: &ExpectedBatch, due: DispatchCause) -> CheckResult {
     // Batches of a drain report the drain, whatever bounded them.
     let cause = match due {
         DispatchCause::Drain => due,
-        _ if leaving.retest.is_some() || leaving.trial => DispatchCause::Probe,
-        _ => leaving.bound.unwrap_or(due),
+        _ if expected.retest.is_some() || expected.trial => DispatchCause::Probe,
+        _ => expected.bound.unwrap_or(due),
     };
     let reported = (batch.cause, batch.unbatched_reason);
     // A batch that holds too many calls is reported by the checks below, which name the exceeded
     // limit.
-    let broken = if leaving.lone == Some(UnbatchedReason::Quarantined) {
+    let broken = if expected.unbatched_reason == Some(UnbatchedReason::Quarantined) {
         InvariantId::Quarantined
     } else {
         InvariantId::TrueCause
     };
-    ensure_invariant(broken, batch.members.len() > leaving.calls || reported == (cause, leaving.lone), || {
-        format!("batch {} reports {reported:?} and was dispatched for {:?}", batch.id.0, (cause, leaving.lone))
-    })
+    ensure_invariant(
+        broken,
+        batch.members.len() > expected.calls || reported == (cause, expected.unbatched_reason),
+        || {
+            format!(
+                "batch {} reports {reported:?} and was dispatched for {:?}",
+                batch.id.0,
+                (cause, expected.unbatched_reason)
+            )
+        },
+    )
 }
 
 /// Checks that the calls of a batch have its key, and that its totals match them.
@@ -60,20 +68,20 @@ pub(crate) fn check_totals(batch: &Batch, members: &[QueuedCall], now: Tick) -> 
 pub(crate) fn check_limits(
     batch: &Batch,
     members: &[QueuedCall],
-    rules: DecisionInputs<'_>,
-    leaving: &ExpectedBatch,
+    inputs: DecisionInputs<'_>,
+    expected: &ExpectedBatch,
 ) -> CheckResult {
     let [first, _, ..] = members else { return Ok(()) };
     let id = batch.id.0;
-    let scope = rules.limits.scope(first.call.scope);
-    let (cap, walls) = (leaving.walls.items, leaving.walls);
+    let scope = inputs.limits.scope(first.call.scope);
+    let (cap, caps) = (expected.caps.items, expected.caps);
     ensure_invariant(InvariantId::WithinLimits, batch.items <= cap, || {
         format!("batch {id} has {} items of {cap}", batch.items)
     })?;
     let heaviest = members.iter().map(|waiting| waiting.call.weight.max).max().unwrap_or(0);
     let padded = heaviest * u64::from(batch.items);
-    ensure_invariant(InvariantId::WithinLimits, batch.weight <= walls.weight && padded <= walls.padded, || {
-        format!("batch {id} weighs {}, padded {padded}, of {walls:?}", batch.weight)
+    ensure_invariant(InvariantId::WithinLimits, batch.weight <= caps.weight && padded <= caps.padded, || {
+        format!("batch {id} weighs {}, padded {padded}, of {caps:?}", batch.weight)
     })?;
     // A learned ceiling may be exceeded by a retest; a configured limit never is.
     let limits = (scope.batch_items_max, scope.batch_weight_max.unwrap_or(u64::MAX));
@@ -85,9 +93,9 @@ pub(crate) fn check_limits(
     })?;
     let alone = members.iter().any(|waiting| waiting.call.alone);
     ensure_invariant(InvariantId::OneKey, !alone, || format!("an unbatchable call shares batch {id}"))?;
-    let (most, lone) = rules.merge_limit(&first.call);
-    ensure_invariant(InvariantId::Quarantined, members.len() <= most, || {
-        format!("batch {id} is shared by {}, where {most} may leave together, {lone:?}", members.len())
+    let (calls_max, unbatched_reason) = inputs.merge_limit(&first.call);
+    ensure_invariant(InvariantId::Quarantined, members.len() <= calls_max, || {
+        format!("batch {id} is shared by {}, where {calls_max} may leave together, {unbatched_reason:?}", members.len())
     })?;
     let mut values = BTreeSet::new();
     let mut all = members.iter().flat_map(|waiting| &waiting.call.exclusive);

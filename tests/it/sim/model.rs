@@ -1,5 +1,5 @@
-//! A simple model that counts beside the core: no indexes, no optimizations, one assertion for each
-//! invariant.
+//! A reference model of the core: it receives the same events, and checks each decision of the core
+//! against the invariants. It is simple on purpose, without indexes and optimizations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,24 +19,26 @@ use super::trace::{CoreResponse, Event};
 /// The expected state of the core.
 #[derive(Debug)]
 pub(crate) struct Model {
+    /// Time of the last event.
     pub(crate) now: Tick,
     pub(crate) tally: Coverage,
     limits: Limits,
     draining: bool,
     /// Queued calls in order of arrival.
     queue: Vec<QueuedCall>,
-    flights: BTreeMap<BatchId, InFlightBatch>,
+    in_flight: BTreeMap<BatchId, InFlightBatch>,
     learned: BTreeMap<CostClassId, CostClassState>,
     /// Merge keys that the upstream has paused, with the end of each pause.
     paused: BTreeMap<KeyId, Tick>,
     /// Accepted calls and the way in which each left the queue; `None` while it is queued.
     fates: BTreeMap<CallId, Option<&'static str>>,
+    /// Number of dispatched batches, which is the id of the next one.
     batches: u64,
     /// The smallest and the largest duration and item count of successful executions.
     pace: Option<(ExecutionSample, ExecutionSample)>,
     /// `true` if the last step ignored an expired SLO, which justifies a wake-up without a
     /// decision.
-    pub(crate) forgave: bool,
+    pub(crate) ignored_slo: bool,
     /// The core before the event that is checked.
     before: Option<Batcher>,
 }
@@ -61,9 +63,12 @@ struct InFlightBatch {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AbortState {
+    /// A member still waits, or all were answered.
     No,
+    /// The last waiting member was cancelled, so that the core must abort the batch.
     Due,
-    Told,
+    /// The core has aborted the batch.
+    Reported,
 }
 
 // === impl Model ===
@@ -76,22 +81,22 @@ impl Model {
             limits,
             draining: false,
             queue: Vec::new(),
-            flights: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             learned: BTreeMap::new(),
             paused: BTreeMap::new(),
             fates: BTreeMap::new(),
             batches: 0,
             pace: None,
-            forgave: false,
+            ignored_slo: false,
             before: None,
         }
     }
 
     /// Checks the core's response to an event, and its state after it, against the invariants.
     pub(crate) fn step(&mut self, event: &Event, response: &CoreResponse, core: &Batcher) -> CheckResult {
-        let held = self.check_event(event, response, core);
+        let result = self.check_event(event, response, core);
         self.before = Some(core.clone());
-        held
+        result
     }
 
     fn check_event(&mut self, event: &Event, response: &CoreResponse, core: &Batcher) -> CheckResult {
@@ -106,8 +111,8 @@ impl Model {
             let now = self.now.max(*now);
             // The time since the last event counts as waiting beside a free slot.
             if self.has_free_slot() {
-                let gone = now.since(self.now);
-                self.queue.iter_mut().for_each(|waiting| waiting.beside_slot += gone);
+                let elapsed = now.since(self.now);
+                self.queue.iter_mut().for_each(|waiting| waiting.beside_slot += elapsed);
             }
             self.now = now;
         }
@@ -115,7 +120,7 @@ impl Model {
             (Event::Offer(_, call), CoreResponse::Offered(result)) => self.on_offer(call, result)?,
             (Event::Cancel(_, id), CoreResponse::Cancelled(left)) => self.on_cancel(*id, *left)?,
             (Event::Answered(id), CoreResponse::Nothing) => {
-                self.flights.values_mut().for_each(|flight| _ = flight.waiting.remove(id));
+                self.in_flight.values_mut().for_each(|flight| _ = flight.waiting.remove(id));
             }
             (Event::Complete(_, batch, observed), CoreResponse::Nothing) => self.on_completion(*batch, observed),
             (Event::SetLimits(limits), CoreResponse::Nothing) => {
@@ -147,28 +152,28 @@ impl Model {
 
     /// Returns an upper bound on the number of decisions at one instant.
     pub(crate) fn decisions_max(&self) -> usize {
-        self.queue.len() + self.flights.len() + 2
+        self.queue.len() + self.in_flight.len() + 2
     }
 
     /// Checks the final state, when no event is left.
     pub(crate) fn check_end(&self) -> CheckResult {
-        check_all_ended(&self.fates, self.flights.len())
+        check_all_ended(&self.fates, self.in_flight.len())
     }
 
-    fn record_situation(&mut self, what: &'static str) {
-        *self.tally.entry(what).or_default() += 1;
+    fn record_situation(&mut self, situation: &'static str) {
+        *self.tally.entry(situation).or_default() += 1;
     }
 
     fn has_free_slot(&self) -> bool {
-        self.flights.len() < self.limits.slots as usize
+        self.in_flight.len() < self.limits.slots as usize
     }
 
     fn has_free_scope_slot(&self, scope: ScopeId) -> bool {
-        let in_flight = self.flights.values().filter(|flight| flight.scope == scope).count();
+        let in_flight = self.in_flight.values().filter(|flight| flight.scope == scope).count();
         in_flight < self.limits.scope(scope).slots_max as usize
     }
 
-    fn rules(&self, class: CostClassId) -> DecisionInputs<'_> {
+    fn decision_inputs(&self, class: CostClassId) -> DecisionInputs<'_> {
         DecisionInputs {
             now: self.now,
             limits: &self.limits,
@@ -185,45 +190,51 @@ impl Model {
     }
 
     /// Returns the key queues in order of their first calls.
-    fn lines(&self) -> Vec<KeyQueue<'_>> {
-        let mut lines: Vec<KeyQueue<'_>> = Vec::new();
+    fn key_queues(&self) -> Vec<KeyQueue<'_>> {
+        let mut queues: Vec<KeyQueue<'_>> = Vec::new();
         for waiting in &self.queue {
-            match lines.iter_mut().find(|line| line.key == waiting.call.key) {
-                Some(line) => line.calls.push(waiting),
-                None => lines.push(KeyQueue { key: waiting.call.key, calls: vec![waiting] }),
+            match queues.iter_mut().find(|queue| queue.key == waiting.call.key) {
+                Some(queue) => queue.calls.push(waiting),
+                None => queues.push(KeyQueue { key: waiting.call.key, calls: vec![waiting] }),
             }
         }
-        lines
+        queues
     }
 
-    fn due(&self, line: &KeyQueue<'_>) -> DispatchTime {
-        line.dispatch_time(self.rules(line.head().call.cost_class))
+    fn dispatch_time(&self, queue: &KeyQueue<'_>) -> DispatchTime {
+        queue.dispatch_time(self.decision_inputs(queue.head().call.cost_class))
     }
 
-    fn queued_totals(&self, of: impl Fn(&Call) -> bool) -> (u64, u64) {
-        let calls = self.queue.iter().map(|waiting| &waiting.call).filter(|call| of(call));
+    /// Returns the number of items and of bytes of the queued calls that are selected.
+    fn queued_totals(&self, is_selected: impl Fn(&Call) -> bool) -> (u64, u64) {
+        let calls = self.queue.iter().map(|waiting| &waiting.call).filter(|call| is_selected(call));
         calls.fold((0, 0), |(items, bytes), call| (items + u64::from(call.items), bytes + call.bytes))
     }
 
     /// Marks the calls with an SLO that expires now but could not be met by any execution. Such an
     /// SLO expires nothing.
     fn ignore_hopeless_slos(&mut self) {
-        self.forgave = false;
+        self.ignored_slo = false;
         for waiting in &mut self.queue {
             let Some(deadline) = waiting.call.deadline else { continue };
             let slo = deadline.at.since(waiting.arrived);
-            let cannot =
+            let is_unreachable =
                 self.learned.get(&waiting.call.cost_class).is_some_and(|learned| learned.is_slo_unreachable(slo));
-            if deadline.source == DeadlineSource::Slo && deadline.at <= self.now && cannot && !waiting.forgiven {
-                waiting.forgiven = true;
-                self.forgave = true;
+            if deadline.source == DeadlineSource::Slo
+                && deadline.at <= self.now
+                && is_unreachable
+                && !waiting.slo_ignored
+            {
+                waiting.slo_ignored = true;
+                self.ignored_slo = true;
             }
         }
-        if self.forgave {
+        if self.ignored_slo {
             self.record_situation("slo forgiven");
         }
     }
 
+    /// Removes a call from the queue; `fate` is the way in which it left.
     fn remove_call(&mut self, id: CallId, fate: &'static str) -> Result<QueuedCall, Violation> {
         let known = self.fates.insert(id, Some(fate));
         ensure_invariant(InvariantId::LeavesOnce, known == Some(None), || {
@@ -276,7 +287,7 @@ impl Model {
                     call: call.clone(),
                     arrived: self.now,
                     beside_slot: Duration::ZERO,
-                    forgiven: false,
+                    slo_ignored: false,
                 });
                 let (items, bytes) = self.queued_totals(|_| true);
                 let within = items <= u64::from(self.limits.queue_items_max) && bytes <= self.limits.queue_bytes_max;
@@ -305,8 +316,9 @@ impl Model {
         }
     }
 
-    /// Returns the bounds of `Retry-After` in seconds. The observed mean lies between its extremes,
-    /// and the jitter factor between 1 and 1.5.
+    /// Returns the bounds of `Retry-After` in seconds, which is the time to drain the queue by the
+    /// mean duration and size of executions, times a random factor. The means lie between the
+    /// extremes that were observed, and the factor between 1 and 1.5.
     fn drain_seconds(&self) -> (u64, u64) {
         let Some((least, most)) = self.pace else { return (1, 1) };
         let (items, _) = self.queued_totals(|_| true);
@@ -322,7 +334,7 @@ impl Model {
 
     fn on_cancel(&mut self, id: CallId, left: bool) -> CheckResult {
         let queued = self.queue.iter().any(|waiting| waiting.call.id == id);
-        let flight = self.flights.values_mut().find(|flight| flight.waiting.contains(&id));
+        let flight = self.in_flight.values_mut().find(|flight| flight.waiting.contains(&id));
         let known = queued || flight.is_some();
         ensure_invariant(InvariantId::LeavesOnce, left == known, || {
             format!("cancel of call {} returns {left}, and it was {}", id.0, if known { "there" } else { "not there" })
@@ -345,9 +357,9 @@ impl Model {
     }
 
     fn on_completion(&mut self, batch: BatchId, observed: &Observation) {
-        let Some(InFlightBatch { key, class, size, .. }) = self.flights.remove(&batch) else { return };
+        let Some(InFlightBatch { key, class, size, .. }) = self.in_flight.remove(&batch) else { return };
         if let BatchOutcome::Overloaded { retry_after } = observed.outcome {
-            // A pause lasts at most 100 ms.
+            // The core pauses a key for 100 ms at most.
             let until = retry_after.map(|after| self.now.after(after.min(Duration::from_millis(100))));
             if let (Some(key), Some(until)) = (key, until) {
                 let known = self.paused.entry(key).or_default();
@@ -360,8 +372,8 @@ impl Model {
             |learned: &CostClassState| learned.max(SizeMeasure::Weight).min(learned.max(SizeMeasure::PaddedWeight));
         let before = learned.ceiling();
         let weight = weights(learned);
-        let most = self.limits.scopes.iter().map(|scope| scope.batch_items_max).max().unwrap_or(u32::MAX);
-        learned.observe(self.now, most, size, observed);
+        let items_max = self.limits.scopes.iter().map(|scope| scope.batch_items_max).max().unwrap_or(u32::MAX);
+        learned.observe(self.now, items_max, size, observed);
         let after = learned.ceiling();
         if weights(learned) != weight {
             self.record_situation("weight ceiling moved");
@@ -372,20 +384,20 @@ impl Model {
             self.record_situation("ceiling raised");
         }
         if observed.outcome == BatchOutcome::Ok {
-            let this = ExecutionSample { duration: observed.duration, items: size.items };
-            let (least, most) = self.pace.unwrap_or((this, this));
+            let sample = ExecutionSample { duration: observed.duration, items: size.items };
+            let (least, most) = self.pace.unwrap_or((sample, sample));
             self.pace = Some((
-                ExecutionSample { duration: least.duration.min(this.duration), items: least.items.min(this.items) },
-                ExecutionSample { duration: most.duration.max(this.duration), items: most.items.max(this.items) },
+                ExecutionSample { duration: least.duration.min(sample.duration), items: least.items.min(sample.items) },
+                ExecutionSample { duration: most.duration.max(sample.duration), items: most.items.max(sample.items) },
             ));
         }
     }
 
     fn on_abort(&mut self, batch: BatchId) -> CheckResult {
-        let abort = self.flights.get_mut(&batch).map(|flight| &mut flight.abort);
+        let abort = self.in_flight.get_mut(&batch).map(|flight| &mut flight.abort);
         let due = abort.as_deref() == Some(&AbortState::Due);
         if let Some(abort) = abort {
-            *abort = AbortState::Told;
+            *abort = AbortState::Reported;
         }
         self.record_situation("aborted");
         ensure_invariant(InvariantId::Aborts, due, || {
@@ -420,16 +432,16 @@ impl Model {
         ensure_invariant(InvariantId::WithinSlots, self.has_free_scope_slot(scope), || {
             format!("batch {id} is dispatched without a free slot of its route")
         })?;
-        let (leaving, due, full) = self.check_order(batch)?;
-        batch::check_cause(batch, &leaving, due)?;
+        let (expected, due, full) = self.check_order(batch)?;
+        batch::check_cause(batch, &expected, due)?;
         let mut members = Vec::new();
         for member in &batch.members {
             members.push(self.remove_call(member.id, "dispatched")?);
         }
         batch::check_totals(batch, &members, self.now)?;
-        batch::check_limits(batch, &members, self.rules(batch.cost_class), &leaving)?;
-        ensure_invariant(InvariantId::WithinLimits, members.len() <= leaving.calls, || {
-            format!("batch {id} holds {} calls where {} may share it", members.len(), leaving.calls)
+        batch::check_limits(batch, &members, self.decision_inputs(batch.cost_class), &expected)?;
+        ensure_invariant(InvariantId::WithinLimits, members.len() <= expected.calls, || {
+            format!("batch {id} holds {} calls where {} may share it", members.len(), expected.calls)
         })?;
         let size = CompletedBatch {
             items: batch.items,
@@ -437,13 +449,13 @@ impl Model {
             heaviest: members.iter().map(|waiting| waiting.call.weight.max).max().unwrap_or(0),
             shared: members.len() > 1,
             full,
-            retest: leaving.retest,
+            retest: expected.retest,
         };
-        if let Some(bounded) = leaving.retest {
+        if let Some(bounded) = expected.retest {
             self.learned.entry(batch.cost_class).or_default().testing(bounded);
             self.record_situation(if bounded == SizeMeasure::Items { "retest: items" } else { "retest: weight" });
         }
-        self.flights.insert(
+        self.in_flight.insert(
             batch.id,
             InFlightBatch {
                 key: (!members[0].call.alone).then_some(batch.key),
@@ -468,7 +480,7 @@ impl Model {
         if members.len() > 1 {
             self.record_situation("shared");
         }
-        if leaving.exclusive {
+        if expected.exclusive {
             self.record_situation("cut: exclusive");
         }
         match batch.unbatched_reason {
@@ -487,54 +499,59 @@ impl Model {
     /// calls as the limits allow. Also returns `true` if the batch is as large as its class allows.
     fn check_order(&self, batch: &Batch) -> Result<(ExpectedBatch, DispatchCause, bool), Violation> {
         let id = batch.id.0;
-        let lines = self.lines();
-        let first = lines
+        let queues = self.key_queues();
+        let first = queues
             .iter()
-            .filter(|line| self.has_free_scope_slot(line.head().call.scope) && self.paused(line.key).is_none())
-            .find_map(|line| if let DispatchTime::Now(cause) = self.due(line) { Some((line, cause)) } else { None });
-        let Some((line, due)) = first else {
+            .filter(|queue| self.has_free_scope_slot(queue.head().call.scope) && self.paused(queue.key).is_none())
+            .find_map(|queue| match self.dispatch_time(queue) {
+                DispatchTime::Now(cause) => Some((queue, cause)),
+                DispatchTime::At(_) => None,
+            });
+        let Some((queue, due)) = first else {
             return Err(Violation {
                 promise: InvariantId::HoldsOut,
-                how: format!("batch {id} is dispatched while every line is held"),
+                how: format!("batch {id} is dispatched while every key queue is held"),
             });
         };
-        ensure_invariant(InvariantId::InOrder, line.key == batch.key, || {
-            format!("batch {id} is of key {}, and key {} has waited longer", batch.key.0, line.key.0)
+        ensure_invariant(InvariantId::InOrder, queue.key == batch.key, || {
+            format!("batch {id} is of key {}, and key {} has waited longer", batch.key.0, queue.key.0)
         })?;
-        let rules = self.rules(line.head().call.cost_class);
-        let leaving = line.expected_batch(rules);
-        let front: Vec<_> = line.calls.iter().take(batch.members.len()).map(|waiting| waiting.call.id).collect();
+        let inputs = self.decision_inputs(queue.head().call.cost_class);
+        let expected = queue.expected_batch(inputs);
+        let front: Vec<_> = queue.calls.iter().take(batch.members.len()).map(|waiting| waiting.call.id).collect();
         let members: Vec<_> = batch.members.iter().map(|member| member.id).collect();
         ensure_invariant(InvariantId::InOrder, front == members, || {
-            format!("batch {id} holds {members:?} and the front of its line is {front:?}")
+            format!("batch {id} holds {members:?} and the front of its key queue is {front:?}")
         })?;
         // A batch that holds more than the limits allow is reported by the checks that follow,
         // which name the limit.
-        ensure_invariant(InvariantId::NoIdleWait, members.len() >= leaving.calls, || {
-            format!("batch {id} is dispatched with {} calls where {} may share it", members.len(), leaving.calls)
+        ensure_invariant(InvariantId::NoIdleWait, members.len() >= expected.calls, || {
+            format!("batch {id} is dispatched with {} calls where {} may share it", members.len(), expected.calls)
         })?;
-        let full = batch.items >= rules.cap(self.limits.scope(line.head().call.scope));
-        Ok((leaving, due, full))
+        let full = batch.items >= inputs.cap(self.limits.scope(queue.head().call.scope));
+        Ok((expected, due, full))
     }
 
     fn on_idle(&mut self, wakeup: Option<Tick>) -> CheckResult {
-        let owed = self.flights.iter().find(|(_, flight)| flight.abort == AbortState::Due);
-        ensure_invariant(InvariantId::Aborts, owed.is_none(), || {
-            format!("every member of {owed:?} was cancelled, and it is not aborted")
+        let abandoned = self.in_flight.iter().find(|(_, flight)| flight.abort == AbortState::Due);
+        ensure_invariant(InvariantId::Aborts, abandoned.is_none(), || {
+            format!("every member of {abandoned:?} was cancelled, and it is not aborted")
         })?;
         let late = self.queue.iter().find(|waiting| waiting.deadline().is_some_and(|deadline| deadline <= self.now));
         ensure_invariant(InvariantId::OnTime, late.is_none(), || format!("{late:?} stays queued past its deadline"))?;
+        // The core must be woken at the first deadline and at the next dispatch time or end of a
+        // pause. Queues without a free slot wait for a completion instead.
         let mut wakes: Vec<Tick> = self.queue.iter().filter_map(QueuedCall::deadline).collect();
         let mut held = false;
-        for line in
-            self.lines().iter().filter(|line| self.has_free_slot() && self.has_free_scope_slot(line.head().call.scope))
-        {
-            match (self.due(line), self.paused(line.key)) {
+        let has_slot =
+            |queue: &&KeyQueue<'_>| self.has_free_slot() && self.has_free_scope_slot(queue.head().call.scope);
+        for queue in self.key_queues().iter().filter(has_slot) {
+            match (self.dispatch_time(queue), self.paused(queue.key)) {
                 (DispatchTime::At(at), Some(until)) => wakes.push(at.max(until)),
                 (DispatchTime::Now(_), Some(until)) => wakes.push(until),
                 (DispatchTime::Now(cause), None) => {
                     return ensure_invariant(InvariantId::NoIdleWait, false, || {
-                        format!("key {} waits beside a free slot and is due: {cause:?}", line.key.0)
+                        format!("key {} waits beside a free slot and is due: {cause:?}", queue.key.0)
                     });
                 }
                 (DispatchTime::At(at), None) => {
@@ -563,7 +580,7 @@ impl Model {
             queue_items: items,
             queue_bytes: bytes,
             oldest: self.queue.first().map(|waiting| waiting.arrived),
-            in_flight: self.flights.len(),
+            in_flight: self.in_flight.len(),
             slots: self.limits.slots,
         };
         let counts = core.counts();

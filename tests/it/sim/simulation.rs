@@ -167,7 +167,7 @@ impl Simulation {
                 CoreResponse::Decided(Decision::Abort(batch)) => self.abort(batch),
                 CoreResponse::Decided(Decision::Expire { .. }) => {}
                 CoreResponse::Idle(wakeup) => {
-                    let moved = decision > 0 || self.model.forgave;
+                    let moved = decision > 0 || self.model.ignored_slo;
                     ensure_invariant(InvariantId::WakesLater, !woken || moved, || {
                         format!("woken at {:?} without a reason", self.now)
                     })?;

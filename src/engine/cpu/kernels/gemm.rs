@@ -1,9 +1,14 @@
 //! Matrix multiplication of rows by packed weights.
 //!
-//! Every element of the result is one chain of multiplications and additions in the order of the
-//! depth, beginning with its initial value. Neither the number of rows nor the position of a row
-//! among them changes the chain, so that the result of a row does not depend on other rows, bit for
-//! bit.
+//! The *depth* of a product is the number of elements that are multiplied and added for each
+//! element of its result. Every element is one chain of multiplications and additions in the order
+//! of the depth, beginning with its initial value. Neither the number of rows nor the position of a
+//! row among them changes the chain, so that the result of a row does not depend on other rows, bit
+//! for bit.
+//!
+//! The loops are those of Goto and van de Geijn (see `pack`): a block of the depth, a panel of the
+//! weights, and a tile of rows. A tile is multiplied in registers, and the part of the panel stays
+//! in the first-level cache while all tiles of rows are multiplied by it.
 
 #![expect(unsafe_code, reason = "tiles are read and written by pointers")]
 #![expect(
@@ -17,8 +22,8 @@ use crate::activation::Activation;
 use crate::cpu::simd::{InstructionSet, Simd, SimdOperation};
 use crate::cpu::tiles::OutputTile;
 
-/// Maximum number of rows of weights that are multiplied before those of the next panel: the part of
-/// a panel of AVX2 (16 KiB) and the inputs of a tile (6 KiB) stay in a first-level cache of 32 KiB.
+/// Maximum depth of a block. Its part of a panel of AVX2 (16 KiB) and the inputs of a tile (6 KiB)
+/// stay in a first-level cache of 32 KiB.
 const DEPTH_BLOCK_MAX: usize = 256;
 
 /// Rows of input, which begin at multiples of `stride`.
@@ -28,12 +33,12 @@ pub(in crate::cpu) struct InputMatrix<'a> {
     pub(in crate::cpu) stride: usize,
 }
 
-/// Values to which the products are added.
+/// Values to which the products are added. A bias has one number for each column.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::cpu) enum InitialValue<'a> {
-    /// Zero, or one number a column.
+    /// The bias, or zero.
     Bias(Option<&'a [f32]>),
-    /// The values that the output has, plus a number a column if there is one.
+    /// The values that the output has, plus the bias if there is one.
     Residual(Option<&'a [f32]>),
 }
 
@@ -41,16 +46,17 @@ pub(in crate::cpu) enum InitialValue<'a> {
 pub(in crate::cpu) struct GemmTask<'a> {
     pub(in crate::cpu) input: InputMatrix<'a>,
     pub(in crate::cpu) weights: PackedView<'a>,
-    /// First of the columns, the beginning of a panel.
+    /// First column of the weights that is used. A panel begins there.
     pub(in crate::cpu) first_column: usize,
     pub(in crate::cpu) output: OutputTile<'a>,
     pub(in crate::cpu) initial: InitialValue<'a>,
-    /// Function of the results.
+    /// Function that is applied to the results.
     pub(in crate::cpu) activation: Option<Activation>,
 }
 
-/// Pointers of a tile: `rows` rows of at least `depth` inputs, a panel of `depth` rows of two
-/// vectors, and `rows` rows of at least `columns` outputs.
+/// A tile for one block of the depth. Its pointers are valid for `rows` rows of at least `depth`
+/// inputs, for `depth` rows of a panel (two vectors each), and for `rows` rows of at least
+/// `columns` outputs.
 struct Tile<'a> {
     input: *const f32,
     input_stride: usize,
@@ -61,14 +67,15 @@ struct Tile<'a> {
     rows: usize,
     /// Number of columns, at most two vectors.
     columns: usize,
+    /// `true` if the products are added to the values of the output.
     adds_output: bool,
-    /// Numbers to add, one a column, or none.
+    /// Bias to add; empty for none. Columns beyond its end have 0.
     bias: &'a [f32],
 }
 
-/// Multiplication of a tile. The number of rows is a constant, so that its sums are registers. It is
-/// a function of its own on each instruction set, because values of a caller would take registers
-/// from the sums.
+/// Multiplication of a tile. The number of rows is a constant, so that the compiler keeps its sums
+/// in registers. It is a separate function for each instruction set: inlined into its caller, it
+/// would share the registers with the caller's values.
 struct TileTask<'a, const ROWS: usize>(&'a Tile<'a>);
 
 // === impl InputMatrix ===
@@ -92,6 +99,7 @@ impl GemmTask<'_> {
     pub(in crate::cpu) fn run(mut self, set: InstructionSet) {
         let PackedView { data, packed_depth, first: skipped, depth, columns, panel } = self.weights;
         let (rows, first, input_stride) = (self.output.rows(), self.first_column, self.input.stride);
+        // Number of columns of the result.
         let width = self.output.columns();
         if rows == 0 || depth == 0 {
             return;
@@ -102,12 +110,15 @@ impl GemmTask<'_> {
         assert!(skipped + depth <= packed_depth, "weights have too few rows");
         assert!(columns.next_multiple_of(panel) * packed_depth <= data.len(), "weights are incomplete");
         let (output, output_stride) = self.output.as_mut_ptr();
+        // The blocks have equal depths, except that the last one may have less.
         let (tile_rows, block_max) = (set.tile_rows(), depth.div_ceil(depth.div_ceil(DEPTH_BLOCK_MAX)));
         for begin in (0..depth).step_by(block_max) {
             let block = block_max.min(depth - begin);
             let is_last = begin + block == depth;
             for column in (0..width).step_by(panel) {
                 for row in (0..rows).step_by(tile_rows) {
+                    // The first block begins with the initial value, and later ones add to the
+                    // sums that the output has.
                     // SAFETY: all offsets are within the inputs, weights and outputs, by the
                     // assertions above and the bounds of the loops.
                     let tile = unsafe {
@@ -138,7 +149,8 @@ impl GemmTask<'_> {
 // === impl InitialValue ===
 
 impl<'a> InitialValue<'a> {
-    /// Returns the bias from a column on, for the first block of the depth.
+    /// Returns the bias from a column on if the block that begins at `begin` is the first one;
+    /// later blocks add none.
     #[inline(always)]
     fn bias(self, begin: usize, column: usize) -> &'a [f32] {
         match self {
@@ -171,7 +183,7 @@ impl<const ROWS: usize> SimdOperation for TileTask<'_, ROWS> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        // Known to the compiler: larger tiles are not compiled.
+        // Both are constants, so the code of larger tiles is removed by the compiler.
         assert!(ROWS <= S::TILE_ROWS, "tile larger than the registers");
         let tile = self.0;
         let bias = [simd.load(tile.bias), simd.load(tile.bias.get(S::LANES..).unwrap_or_default())];
@@ -196,7 +208,8 @@ fn multiply_add<S: Simd, const ROWS: usize>(simd: S, tile: &Tile<'_>, sums: &mut
     // SAFETY: the tile has the rows.
     let inputs: [*const f32; ROWS] = std::array::from_fn(|row| unsafe { tile.input.add(row * tile.input_stride) });
     let mut weights = tile.panel;
-    // Offsets are added to pointers, because the release profile checks sums of integers.
+    // Offsets are added to pointers and not to other offsets, because the release profile checks
+    // additions of integers for overflow.
     for depth in 0..tile.depth {
         // SAFETY: the panel has two vectors for each element of the depth, and each row as many
         // inputs.

@@ -3,12 +3,13 @@
 //! The core receives its limits first and confirms them; only then do new calls use the new routes,
 //! because a call may only name a scope that the core knows. Queued calls are dispatched under the
 //! new limits, calls in flight are untouched, and a call keeps the routes and headers that it began
-//! with. Settings below `engine` and `proxy` are used only at the start; changes of them are reported
-//! as pending.
+//! with. Settings below `engine` and `proxy` are used only at the start; changes of them are
+//! reported as pending.
 //!
-//! After crashes (`state_dir::crash_guard`) everything passes through for a while, whatever the
-//! settings are. Settings that arrive meanwhile take effect afterwards. When and from where
-//! settings are read is decided elsewhere (`reload`, `stream`).
+//! After crashes (`state_dir::crash_guard`), all calls pass through for a while, whatever the
+//! settings are. Settings that arrive meanwhile take effect afterwards.
+//!
+//! Left out: the sources of the settings, and the time at which they are read (`reload`, `stream`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -37,10 +38,10 @@ pub struct SettingsHandle {
 #[derive(Debug)]
 struct SettingsInner {
     parts: ControlledParts,
-    /// Serializes changes.
-    turn: tokio::sync::Mutex<ChangeState>,
+    /// Locked during a change, so that changes are applied one after the other.
+    change: tokio::sync::Mutex<ChangeState>,
     current: RwLock<SettingsState>,
-    /// The settings come from the controller, and a file's are ignored.
+    /// `true` if the settings come from the controller, so that those of a file are ignored.
     controlled: AtomicBool,
 }
 
@@ -48,7 +49,8 @@ struct SettingsInner {
 #[derive(Debug)]
 struct ChangeState {
     scopes: ScopeRegistry,
-    /// In pass-through mode after crashes: the settings that are in force afterwards.
+    /// The settings to put in force at the end of the pass-through mode after crashes; `None` while
+    /// the mode is off.
     deferred: Option<Policy>,
 }
 
@@ -63,8 +65,9 @@ pub(super) struct ControlledParts {
 // === impl SettingsHandle ===
 
 impl SettingsHandle {
-    /// Creates the handle. `policy` is in force and `scopes` are its own. `aside` has the
-    /// pass-through mode and the policy to resume afterwards.
+    /// Creates the handle. `policy` is in force, and its routes are registered in `scopes`. `aside`
+    /// has the pass-through mode after crashes, if it is on, and the policy to put in force
+    /// afterwards.
     pub(super) fn new(
         parts: ControlledParts,
         policy: Policy,
@@ -76,7 +79,7 @@ impl SettingsHandle {
         Self {
             inner: Arc::new(SettingsInner {
                 parts,
-                turn: tokio::sync::Mutex::new(ChangeState { scopes, deferred }),
+                change: tokio::sync::Mutex::new(ChangeState { scopes, deferred }),
                 current: RwLock::new(SettingsState::new(policy, aside)),
                 controlled: AtomicBool::new(false),
             }),
@@ -88,23 +91,23 @@ impl SettingsHandle {
     /// # Errors
     /// The reason why they cannot be applied. The previous settings stay in force.
     pub async fn apply(&self, policy: Policy) -> Result<AppliedSettings, String> {
-        let mut turn = self.inner.turn.lock().await;
-        if turn.deferred.is_none() {
-            return self.put_in_force(&mut turn.scopes, policy).await;
+        let mut change = self.inner.change.lock().await;
+        if change.deferred.is_none() {
+            return self.put_in_force(&mut change.scopes, policy).await;
         }
-        let applied = self.put_in_force(&mut turn.scopes, policy.clone().into_passthrough(CRASH_GUARD_SOURCE)).await?;
-        turn.deferred = Some(policy);
+        let applied =
+            self.put_in_force(&mut change.scopes, policy.clone().into_passthrough(CRASH_GUARD_SOURCE)).await?;
+        change.deferred = Some(policy);
         Ok(applied)
     }
 
-    /// Ends the pass-through mode after a time without a crash, and puts the pending settings in
-    /// force.
+    /// Ends the pass-through mode after crashes, and puts the deferred settings in force.
     pub(super) async fn resume(&self) {
-        let mut turn = self.inner.turn.lock().await;
-        let Some(policy) = turn.deferred.take() else { return };
+        let mut change = self.inner.change.lock().await;
+        let Some(policy) = change.deferred.take() else { return };
         self.update_state(|state| state.aside = None);
         self.inner.parts.metrics.set_crash_guard(false);
-        match self.put_in_force(&mut turn.scopes, policy).await {
+        match self.put_in_force(&mut change.scopes, policy).await {
             Ok(_) => {
                 tracing::info!("no crash since the restart: the settings are in force again and calls are batched");
             }
@@ -114,6 +117,8 @@ impl SettingsHandle {
         }
     }
 
+    /// Validates settings for every port, and applies them to all. If a scheduler has stopped, some
+    /// ports may have received the new limits.
     async fn put_in_force(&self, scopes: &mut ScopeRegistry, policy: Policy) -> Result<AppliedSettings, String> {
         let SettingsInner { parts, .. } = &*self.inner;
         let before = self.read_state(|state| state.policy.clone());
@@ -210,12 +215,12 @@ impl SettingsHandle {
         self.read_state(|state| state.reload_json(now))
     }
 
-    fn read_state<T>(&self, look: impl FnOnce(&SettingsState) -> T) -> T {
+    fn read_state<T>(&self, read: impl FnOnce(&SettingsState) -> T) -> T {
         // No code panics while holding this lock, so a poisoned lock is safe to use.
-        look(&self.inner.current.read().unwrap_or_else(PoisonError::into_inner))
+        read(&self.inner.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn update_state<T>(&self, change: impl FnOnce(&mut SettingsState) -> T) -> T {
-        change(&mut self.inner.current.write().unwrap_or_else(PoisonError::into_inner))
+    fn update_state<T>(&self, update: impl FnOnce(&mut SettingsState) -> T) -> T {
+        update(&mut self.inner.current.write().unwrap_or_else(PoisonError::into_inner))
     }
 }

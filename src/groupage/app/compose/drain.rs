@@ -1,8 +1,8 @@
 //! The drain task: carries out the decisions of the drain state machine (`drain_state`).
 //!
 //! It stops the schedulers from holding calls, signals clients to disconnect, and answers pending
-//! `preStop` hooks. The task sleeps while the process serves. The end of the process is not part of
-//! it (`RunningApp::drain`).
+//! `preStop` hooks. While the process serves, the task only waits for commands. It does not end the
+//! process (`RunningApp::drain`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,13 +27,16 @@ const COMMANDS_MAX: usize = 16;
 pub(super) struct DrainHandle {
     commands: mpsc::Sender<DrainCommand>,
     status: Arc<DrainStatus>,
+    /// `true` while clients are signalled to disconnect.
     leaving: watch::Receiver<bool>,
 }
 
 /// State of the drain that is readable without a message to its task.
 #[derive(Debug)]
 struct DrainStatus {
+    /// `true` while the process is not ready.
     leaving: AtomicBool,
+    /// Name of the stage.
     stage: std::sync::Mutex<&'static str>,
 }
 
@@ -60,13 +63,13 @@ struct DrainTask {
     parts: DrainedParts,
     inbox: mpsc::Receiver<DrainCommand>,
     status: Arc<DrainStatus>,
-    left: watch::Sender<bool>,
-    /// Number of times that each port's application accepted connections again.
+    leaving: watch::Sender<bool>,
+    /// For each port, the number of times that its application accepted connections again.
     returns: Vec<watch::Receiver<u64>>,
     /// Hooks that wait for the end of the drain.
     waiting: Vec<oneshot::Sender<bool>>,
-    /// Outputs that were carried out last.
-    before: Option<DrainOutputs>,
+    /// Outputs that were carried out last; `None` before the first.
+    previous: Option<DrainOutputs>,
 }
 
 /// An event that may change the outputs.
@@ -87,16 +90,16 @@ impl DrainHandle {
     pub(super) fn start(times: DrainTimes, parts: DrainedParts) -> Self {
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let status = Arc::new(DrainStatus { leaving: AtomicBool::new(false), stage: std::sync::Mutex::new("serving") });
-        let (left, leaving) = watch::channel(false);
+        let (leaving_sender, leaving) = watch::channel(false);
         let task = DrainTask {
             state: DrainState::new(times),
             returns: parts.ports.iter().map(|(port, _)| port.upstream.recoveries()).collect(),
             parts,
             inbox,
             status: status.clone(),
-            left,
+            leaving: leaving_sender,
             waiting: Vec::new(),
-            before: None,
+            previous: None,
         };
         tokio::spawn(task.run());
         Self { commands, status, leaving }
@@ -131,7 +134,7 @@ impl DrainHandle {
         since.await.ok()
     }
 
-    /// Resolves when clients are signalled to disconnect.
+    /// Resolves once clients are signalled to disconnect.
     pub(super) async fn leaving(&self) {
         // An error means that the task has stopped, so that no clients are left.
         self.leaving.clone().wait_for(|leaving| *leaving).await.ok();
@@ -144,10 +147,10 @@ impl DrainTask {
     async fn run(mut self) {
         loop {
             let inputs = self.observe();
-            let now = self.state.poll(self.parts.clock.now(), inputs);
-            self.carry_out(now).await;
-            let event = self.next_event(now).await;
-            if !self.handle(event, now).await {
+            let outputs = self.state.poll(self.parts.clock.now(), inputs);
+            self.carry_out(outputs).await;
+            let event = self.next_event(outputs).await;
+            if !self.handle(event, outputs).await {
                 return;
             }
         }
@@ -161,53 +164,58 @@ impl DrainTask {
     }
 
     /// Acts on the outputs that have changed.
-    async fn carry_out(&mut self, now: DrainOutputs) {
-        let before = self.before.replace(now);
+    async fn carry_out(&mut self, outputs: DrainOutputs) {
+        let previous = self.previous.replace(outputs);
         // Act only on changes. The schedulers start in the serving state, so the first round
         // resumes nothing.
-        if before.is_none_or(|before| before.flushed != now.flushed) && (now.flushed || before.is_some()) {
+        if previous.is_none_or(|previous| previous.flushed != outputs.flushed)
+            && (outputs.flushed || previous.is_some())
+        {
             join_all(self.parts.ports.iter().map(|(port, _)| async {
-                if now.flushed { port.scheduler.drain().await } else { port.scheduler.resume().await }
+                if outputs.flushed { port.scheduler.drain().await } else { port.scheduler.resume().await }
             }))
             .await;
-            self.parts.metrics.set_draining(now.flushed);
+            self.parts.metrics.set_draining(outputs.flushed);
         }
-        if before.is_none_or(|before| before.leaving != now.leaving) {
-            let state = if now.leaving { ListenerState::Draining } else { ListenerState::Serving };
-            self.parts.ports.iter().for_each(|(_, host)| host.set_state(state));
-            self.status.leaving.store(now.leaving, Ordering::Relaxed);
-            self.left.send_replace(now.leaving);
+        if previous.is_none_or(|previous| previous.leaving != outputs.leaving) {
+            let state = if outputs.leaving { ListenerState::Draining } else { ListenerState::Serving };
+            self.parts.ports.iter().for_each(|(_, listener)| listener.set_state(state));
+            self.status.leaving.store(outputs.leaving, Ordering::Relaxed);
+            self.leaving.send_replace(outputs.leaving);
         }
-        if before.is_none_or(|before| before.stage != now.stage) {
+        if previous.is_none_or(|previous| previous.stage != outputs.stage) {
             if let Ok(mut stage) = self.status.stage.lock() {
-                *stage = now.stage;
+                *stage = outputs.stage;
             }
-            if before.is_some() {
-                tracing::info!(stage = now.stage, "{}", stage_message(now.stage));
+            if previous.is_some() {
+                tracing::info!(stage = outputs.stage, "{}", stage_message(outputs.stage));
             }
         }
-        if let Some(whole) = now.over {
+        if let Some(all_answered) = outputs.over {
             // The hook's connection may be closed by now.
-            self.waiting.drain(..).for_each(|hook| _ = hook.send(whole));
+            self.waiting.drain(..).for_each(|hook| _ = hook.send(all_answered));
         }
     }
 
     /// Waits for the next event that matters in the current stage.
-    async fn next_event(&mut self, now: DrainOutputs) -> DrainEvent {
+    async fn next_event(&mut self, outputs: DrainOutputs) -> DrainEvent {
         let Self { parts, inbox, returns, waiting, .. } = self;
-        let back = select_all(returns.iter_mut().map(|port| port.changed().boxed()));
+        let returned = select_all(returns.iter_mut().map(|port| port.changed().boxed()));
+        // The end of the last connection matters only to hooks, and only once clients are signalled
+        // to disconnect.
+        let awaits_close = !waiting.is_empty() && outputs.leaving;
         tokio::select! {
             command = inbox.recv() => command.map_or(DrainEvent::Stopped, DrainEvent::Command),
-            () = parts.connections.wait_until_closed(), if !waiting.is_empty() && now.leaving => DrainEvent::Observed,
-            (back, ..) = back, if now.flushed => {
-                if back.is_ok() { DrainEvent::Observed } else { DrainEvent::Stopped }
+            () = parts.connections.wait_until_closed(), if awaits_close => DrainEvent::Observed,
+            (change, ..) = returned, if outputs.flushed => {
+                if change.is_ok() { DrainEvent::Observed } else { DrainEvent::Stopped }
             }
-            () = sleep_until(parts.clock, now.until) => DrainEvent::Elapsed,
+            () = sleep_until(parts.clock, outputs.until) => DrainEvent::Elapsed,
         }
     }
 
     /// Handles an event. Returns `false` if the task ends.
-    async fn handle(&mut self, event: DrainEvent, now: DrainOutputs) -> bool {
+    async fn handle(&mut self, event: DrainEvent, outputs: DrainOutputs) -> bool {
         match event {
             DrainEvent::Command(DrainCommand::Flush(done)) => {
                 let inputs = self.observe();
@@ -218,7 +226,7 @@ impl DrainTask {
             DrainEvent::Command(DrainCommand::Drain(reply)) => {
                 _ = reply.send(self.state.on_drain(self.parts.clock.now()));
             }
-            DrainEvent::Elapsed if now.ask => {
+            DrainEvent::Elapsed if outputs.probe => {
                 // A server that refuses the connection is probed until it accepts again; that
                 // counts as a return.
                 join_all(self.parts.ports.iter().map(|(port, _)| port.upstream.check_connection())).await;

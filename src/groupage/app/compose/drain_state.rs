@@ -4,15 +4,17 @@
 //! ```text
 //!             hook of the application               own hook, SIGTERM
 //! Serving ────────────────────────────▶ Flushing ────────────────────▶ Draining
-//!    ▲                                     │ no call is held; after `delay` the process is not
-//!    └────── application returned ─────────┘ ready and clients are signalled to disconnect; over
-//!                                            when no connection is left, or at `limit`
+//!    ▲                                     │
+//!    └────── application returned ─────────┘
 //! ```
+//! Flushing and draining have the same effects: no call is held in a queue any longer; after
+//! `delay` the process is not ready and clients are signalled to disconnect; and the drain is over
+//! when no connection is left, or at `limit`. Only a flush can be cancelled.
 //!
-//! If the pod terminates, the hooks of the application and of the sidecar run at the same moment.
-//! The application's hook alone means that its container is being restarted: the process serves as
-//! before once the application has returned or, if it was never seen to stop, some time after it
-//! must have stopped.
+//! The hooks are the `preStop` hooks of the containers. If the pod terminates, those of the
+//! application and of the sidecar run at the same moment. The application's hook alone means that
+//! its container is being restarted: the process serves as before once the application has returned
+//! or, if it was never seen to stop, some time after it must have stopped.
 
 use std::time::Duration;
 
@@ -45,8 +47,19 @@ pub(super) struct DrainState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DrainStage {
     Serving,
-    Flushing { since: Tick, returns: u64, over: bool },
-    Draining { since: Tick },
+    /// The application is about to be stopped.
+    Flushing {
+        since: Tick,
+        /// [`DrainInputs::returns`] at the start of the flush. A higher number ends it.
+        returns: u64,
+        /// `true` once the drain was over at one instant, so that the hook was answered.
+        over: bool,
+    },
+    /// The process is about to be stopped.
+    Draining {
+        /// Start of the drain, or of the flush before it.
+        since: Tick,
+    },
 }
 
 /// Inputs that are observed from outside.
@@ -65,10 +78,11 @@ pub(super) struct DrainOutputs {
     pub(super) flushed: bool,
     /// The process is not ready, and clients are signalled to disconnect.
     pub(super) leaving: bool,
-    /// The drain is over and its waiters may continue; `true` if all calls were answered.
+    /// `Some` if the drain is over and its hooks may be answered, with `true` if no connection is
+    /// left, so that all calls were answered. `None` while it is not over.
     pub(super) over: Option<bool>,
     /// The application may have stopped: probe whether it accepts connections.
-    pub(super) ask: bool,
+    pub(super) probe: bool,
     /// Name of the stage, for logs and the admin port.
     pub(super) stage: &'static str,
     /// Instant of the next change, if no event happens before.
@@ -115,7 +129,7 @@ impl DrainState {
                     flushed: false,
                     leaving: false,
                     over: Some(true),
-                    ask: false,
+                    probe: false,
                     stage: "serving",
                     until: None,
                 };
@@ -124,20 +138,22 @@ impl DrainState {
             DrainStage::Draining { since } => (since, "draining"),
         };
         let leaving = now >= since.after(delay);
-        let late = now >= since.after(limit);
-        let over = if leaving && inputs.open == 0 { Some(true) } else { late.then_some(false) };
-        let mut ask = false;
+        let is_late = now >= since.after(limit);
+        let over = if leaving && inputs.open == 0 { Some(true) } else { is_late.then_some(false) };
+        let mut probe = false;
         if let DrainStage::Flushing { over: was_over, .. } = &mut self.stage {
-            // A hook that was answered lets the application stop, whatever connects afterwards.
+            // Once its hook was answered, the application may stop, even if clients connect again.
             *was_over |= over.is_some();
-            ask = *was_over;
+            probe = *was_over;
         }
+        // While flushing, the application is probed, because its restart is seen only as a refused
+        // connection and a later accepted one.
         let times = [
             (!leaving).then(|| since.after(delay)),
-            (!late).then(|| since.after(limit)),
-            ask.then(|| now.after(PROBE_INTERVAL).min(since.after(limit + RESTART_MARGIN))),
+            (!is_late).then(|| since.after(limit)),
+            probe.then(|| now.after(PROBE_INTERVAL).min(since.after(limit + RESTART_MARGIN))),
         ];
-        DrainOutputs { flushed: true, leaving, over, ask, stage, until: times.into_iter().flatten().min() }
+        DrainOutputs { flushed: true, leaving, over, probe, stage, until: times.into_iter().flatten().min() }
     }
 }
 
@@ -159,45 +175,45 @@ mod tests {
 
     #[test]
     fn a_terminating_pod_stays_ready_for_the_delay_and_ends_without_clients() {
-        let mut life = DrainState::new(TIMES);
-        assert_eq!(life.poll(at(0), inputs(3, 0)).over, Some(true), "no hook is pending");
-        life.on_flush(at(10), inputs(3, 0));
-        let now = life.poll(at(10), inputs(3, 0));
-        assert_eq!((now.flushed, now.leaving, now.over, now.until), (true, false, None, Some(at(15))));
-        assert_eq!(life.poll(at(14), inputs(0, 0)).over, None, "clients that were not notified yet still connect");
-        assert_eq!(life.on_drain(at(12)), at(10), "the delay counts from the first request");
-        let now = life.poll(at(15), inputs(3, 0));
-        assert_eq!((now.leaving, now.over, now.ask, now.until), (true, None, false, Some(at(35))));
-        assert_eq!(life.poll(at(16), inputs(0, 0)).over, Some(true));
-        let late = life.poll(at(35), inputs(3, 0));
-        assert_eq!((late.over, late.until), (Some(false), None));
+        let mut drain = DrainState::new(TIMES);
+        assert_eq!(drain.poll(at(0), inputs(3, 0)).over, Some(true), "no hook is pending");
+        drain.on_flush(at(10), inputs(3, 0));
+        let outputs = drain.poll(at(10), inputs(3, 0));
+        assert_eq!((outputs.flushed, outputs.leaving, outputs.over, outputs.until), (true, false, None, Some(at(15))));
+        assert_eq!(drain.poll(at(14), inputs(0, 0)).over, None, "clients that were not notified yet still connect");
+        assert_eq!(drain.on_drain(at(12)), at(10), "the delay counts from the first request");
+        let outputs = drain.poll(at(15), inputs(3, 0));
+        assert_eq!((outputs.leaving, outputs.over, outputs.probe, outputs.until), (true, None, false, Some(at(35))));
+        assert_eq!(drain.poll(at(16), inputs(0, 0)).over, Some(true));
+        let at_limit = drain.poll(at(35), inputs(3, 0));
+        assert_eq!((at_limit.over, at_limit.until), (Some(false), None));
         // This was no restart, so that nothing cancels the drain.
-        assert!(life.poll(at(100), inputs(0, 7)).flushed);
+        assert!(drain.poll(at(100), inputs(0, 7)).flushed);
     }
 
     #[test]
-    fn an_application_that_is_restarted_alone_is_waited_for() {
-        let mut life = DrainState::new(TIMES);
-        life.on_flush(at(0), inputs(1, 4));
-        life.on_flush(at(3), inputs(1, 4));
-        assert!(!life.poll(at(4), inputs(1, 4)).ask);
-        let over = life.poll(at(6), inputs(0, 4));
-        assert_eq!((over.over, over.ask, over.until), (Some(true), true, Some(at(6).after(PROBE_INTERVAL))));
+    fn a_flush_ends_when_the_application_returns() {
+        let mut drain = DrainState::new(TIMES);
+        drain.on_flush(at(0), inputs(1, 4));
+        drain.on_flush(at(3), inputs(1, 4));
+        assert!(!drain.poll(at(4), inputs(1, 4)).probe);
+        let over = drain.poll(at(6), inputs(0, 4));
+        assert_eq!((over.over, over.probe, over.until), (Some(true), true, Some(at(6).after(PROBE_INTERVAL))));
         // A client that connects now does not revoke the answer to the hook.
-        assert!(life.poll(at(7), inputs(1, 4)).ask);
-        let back = life.poll(at(20), inputs(0, 5));
+        assert!(drain.poll(at(7), inputs(1, 4)).probe);
+        let back = drain.poll(at(20), inputs(0, 5));
         assert_eq!((back.flushed, back.leaving, back.stage), (false, false, "serving"));
-        life.on_flush(at(40), inputs(0, 5));
-        assert!(!life.poll(at(40), inputs(0, 5)).leaving, "the next drain has its own delay");
+        drain.on_flush(at(40), inputs(0, 5));
+        assert!(!drain.poll(at(40), inputs(0, 5)).leaving, "the next drain has its own delay");
     }
 
     #[test]
-    fn a_flush_that_stops_nothing_ends_after_the_grace() {
-        let mut life = DrainState::new(TIMES);
-        life.on_flush(at(0), inputs(0, 0));
-        let now = life.poll(at(34), inputs(0, 0));
-        assert_eq!((now.flushed, now.until), (true, Some(at(34).after(PROBE_INTERVAL))));
-        assert!(!life.poll(at(35), inputs(0, 0)).flushed);
+    fn a_flush_without_a_restart_ends_after_the_grace_period() {
+        let mut drain = DrainState::new(TIMES);
+        drain.on_flush(at(0), inputs(0, 0));
+        let outputs = drain.poll(at(34), inputs(0, 0));
+        assert_eq!((outputs.flushed, outputs.until), (true, Some(at(34).after(PROBE_INTERVAL))));
+        assert!(!drain.poll(at(35), inputs(0, 0)).flushed);
     }
 
     #[derive(Debug, Clone, Copy)]
@@ -222,18 +238,18 @@ mod tests {
     proptest! {
         #[test]
         fn a_drain_is_permanent_and_neither_leaves_nor_ends_early(events in prop::collection::vec(event(), 0..40)) {
-            let mut life = DrainState::new(TIMES);
+            let mut drain = DrainState::new(TIMES);
             let (mut now, mut here) = (Tick(0), inputs(0, 0));
             let (mut flushed_since, mut drained): (Option<Tick>, bool) = (None, false);
             for event in events {
                 match event {
-                    Event::Flush => life.on_flush(now, here),
-                    Event::Drain => { life.on_drain(now); drained = true; }
+                    Event::Flush => drain.on_flush(now, here),
+                    Event::Drain => { drain.on_drain(now); drained = true; }
                     Event::Return => here.returns += 1,
                     Event::Open(open) => here.open = open,
                     Event::Wait(ms) => now = now.after(Duration::from_millis(ms)),
                 }
-                let found = life.poll(now, here);
+                let found = drain.poll(now, here);
                 prop_assert!(!drained || found.flushed);
                 if !found.flushed {
                     flushed_since = None;
@@ -243,7 +259,7 @@ mod tests {
                 prop_assert!(!found.leaving || now.since(since) >= TIMES.delay || drained);
                 prop_assert!(found.over != Some(true) || found.leaving && here.open == 0);
                 prop_assert!(found.until.is_none_or(|until| until > now));
-                prop_assert!(!found.ask || !drained);
+                prop_assert!(!found.probe || !drained);
             }
         }
     }

@@ -29,7 +29,8 @@ use crate::scheduler::{self, Scheduler, ShadowRecorder};
 use crate::telemetry::Metrics;
 use crate::upstream::Upstream;
 
-/// A bound port with its target.
+/// A port with its bound sockets and its model server. It becomes a [`ReadyPort`] and then a
+/// [`RunningPort`].
 #[derive(Debug)]
 pub(super) struct BoundPort {
     /// The captured port of the application, if this port captures one.
@@ -37,7 +38,7 @@ pub(super) struct BoundPort {
     pub(super) target: ServerTarget,
     pub(super) sockets: Vec<TcpListener>,
     pub(super) metrics: Arc<Metrics>,
-    /// Folder for what is learned about this port's server.
+    /// Folder for the learned state of this port's server.
     pub(super) folder: Option<StateDir>,
 }
 
@@ -46,21 +47,24 @@ pub(super) struct BoundPort {
 pub(super) struct PortInputs<'a> {
     pub(super) policy: &'a Policy,
     pub(super) scopes: &'a ScopeRegistry,
+    /// Scopes of the routes in the order of the policy, and that of the default route.
     pub(super) ids: &'a [ScopeId],
     pub(super) resources: &'a ProcessResources,
     pub(super) access_log: Option<&'a AccessLog>,
     pub(super) seed: u64,
 }
 
-/// A port that is ready to serve.
+/// A port with all of its components, which does not serve yet.
 #[derive(Debug)]
 pub(super) struct ReadyPort {
     pub(super) reach: PortHandle,
     pub(super) listen: Vec<SocketAddr>,
     scheduler: Scheduler,
     sockets: Vec<TcpListener>,
-    door: ListenerChannel,
-    keeping: Option<(StateDir, LearnedFileOutcome, Arc<Notify>)>,
+    listener: ListenerChannel,
+    /// If learned state is kept: its folder, the outcome of reading it, and the notification of
+    /// executions, each of which may change it.
+    learned_file: Option<(StateDir, LearnedFileOutcome, Arc<Notify>)>,
 }
 
 /// A running port.
@@ -117,9 +121,9 @@ impl BoundPort {
             tokens: upstream.token_calibration(),
         };
         let proxy = Arc::new(Proxy::new(proxy_config(policy, certs), table, parts));
-        let keeping = folder.zip(learned).map(|(folder, learned)| (folder, found, learned));
+        let learned_file = folder.zip(learned).map(|(folder, learned)| (folder, found, learned));
         let reach = PortHandle { capture, proxy, scheduler: scheduler.handle.clone(), shadow, upstream, metrics };
-        Ok(ReadyPort { reach, listen, scheduler, sockets, door: ListenerChannel::new(), keeping })
+        Ok(ReadyPort { reach, listen, scheduler, sockets, listener: ListenerChannel::new(), learned_file })
     }
 }
 
@@ -128,18 +132,18 @@ impl BoundPort {
 impl ReadyPort {
     /// Returns the handle that starts and ends the drain of its connections.
     pub(super) fn listener_control(&self) -> ListenerControl {
-        self.door.control()
+        self.listener.control()
     }
 
     /// Starts serving the port.
     pub(super) fn serve(self, connections: &Arc<Connections>) -> std::io::Result<RunningPort> {
-        let Self { reach, scheduler, sockets, door, keeping, .. } = self;
-        let keeper = keeping.map(|(folder, found, learned)| {
+        let Self { reach, scheduler, sockets, listener, learned_file, .. } = self;
+        let keeper = learned_file.map(|(folder, found, learned)| {
             StateWriter::start(folder, found, learned, scheduler.handle.clone(), reach.upstream.identity())
         });
         let sockets =
             sockets.into_iter().map(tokio::net::TcpListener::from_std).collect::<std::io::Result<Vec<_>>>()?;
-        let listening = proxy::serve(&reach.proxy, sockets, door, connections);
+        let listening = proxy::serve(&reach.proxy, sockets, listener, connections);
         reach.upstream.watch();
         Ok(RunningPort { reach, scheduler, listening, keeper })
     }
@@ -153,8 +157,8 @@ impl PortHandle {
         build_port_table(policy, ids, self.capture.as_ref(), Some(&self.proxy.table()))
     }
 
-    /// Returns what its scheduler has learned and decided as JSON, or `None` if the scheduler does
-    /// not answer.
+    /// Returns the state that its scheduler has learned, and its recent decisions, as JSON. Returns
+    /// `None` if the scheduler does not answer.
     pub(super) async fn learned(&self) -> Option<Value> {
         let mut learned = report::scheduler_json(&self.scheduler.report().await?);
         decisions::add_decisions(&mut learned, &self.scheduler.decision_report().await?);

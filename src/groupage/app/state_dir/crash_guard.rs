@@ -2,15 +2,15 @@
 //! minutes.
 //!
 //! ```text
-//! run.json    start ──▶ "running" ──▶ deliberate end: removed
-//!                          └─ killed, out of memory, a defect: still present, so the next start
-//!                             counts a crash
+//! run.json    start: written ──▶ deliberate end: removed
+//!                         └─ killed, out of memory, a defect: still present, so the next start
+//!                            counts a crash
 //! ```
 //!
 //! If a particular call crashes the process, batching it again after each restart would keep the
-//! whole pod down; a plain proxy does the least and parses nothing. Three crashes in a minute are
-//! no coincidence: the kubelet waits 10 s and then 20 s before it restarts a container, so a minute
-//! holds no more than three quick ones.
+//! whole pod down. In pass-through mode, calls are forwarded without being parsed. Three crashes in
+//! a minute are not a coincidence: the kubelet waits 10 s and then 20 s before it restarts a
+//! container, so not more than three fit into a minute.
 //!
 //! Times are relative to the boot of the machine, so that a change of the wall clock neither adds
 //! nor hides a crash; a record of an earlier boot is ignored. `next_record` is pure; the rest reads
@@ -40,12 +40,12 @@ const FORMAT: u32 = 1;
 /// File in which the kernel publishes the id of the current boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Record that one process leaves for the next. Times are in milliseconds since the boot of the
+/// Record that a process writes for the next one. Times are in milliseconds since the boot of the
 /// machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct RunRecord {
     format: u32,
-    /// Boot that the times refer to.
+    /// Id of the boot that the times refer to.
     boot: String,
     /// Times at which the last crashes were detected.
     crashes: Vec<u64>,
@@ -58,7 +58,7 @@ struct RunRecord {
 pub(in crate::app) struct StartRecord {
     /// Remaining time of the pass-through mode, after repeated crashes.
     pub(in crate::app) aside: Option<Duration>,
-    /// Error that keeps the next start from detecting a crash of this process.
+    /// Error because of which the next start cannot detect a crash of this process.
     write_error: Option<io::Error>,
 }
 
@@ -84,22 +84,23 @@ impl StartRecord {
 /// the record of the previous process, present only if that process did not end deliberately.
 fn next_record(before: Option<RunRecord>, boot: String, now: u64) -> (RunRecord, Option<Duration>) {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let crashed = before.filter(|before| before.boot == boot).map(|mut before| {
+    let after_crash = before.filter(|before| before.boot == boot).map(|mut before| {
         before.crashes.push(now);
         before
     });
-    let mut record = crashed.unwrap_or_else(|| RunRecord { format: FORMAT, boot, ..RunRecord::default() });
+    let mut record = after_crash.unwrap_or_else(|| RunRecord { format: FORMAT, boot, ..RunRecord::default() });
     let earliest = now.saturating_sub(millis(CRASH_WINDOW));
     record.crashes.retain(|at| (earliest..=now).contains(at));
     // Older crashes than the last three do not matter.
     let old = record.crashes.len().saturating_sub(CRASH_COUNT);
     record.crashes.drain(..old);
-    let latest = now.saturating_add(millis(PASSTHROUGH_TIME));
+    let latest_end = now.saturating_add(millis(PASSTHROUGH_TIME));
     record.aside_until = if record.crashes.len() == CRASH_COUNT {
-        Some(latest)
+        Some(latest_end)
     } else {
-        // A further crash does not shorten the current pass-through mode.
-        record.aside_until.filter(|until| (now + 1..=latest).contains(until))
+        // A further crash does not shorten the current pass-through mode. An end that is past, or
+        // later than this process could have set it, is ignored.
+        record.aside_until.filter(|until| (now + 1..=latest_end).contains(until))
     };
     let left = record.aside_until.map(|until| Duration::from_millis(until - now));
     (record, left)
@@ -136,11 +137,11 @@ impl StateDir {
     }
 }
 
-/// Replaces the record atomically, as far as other processes can observe.
+/// Replaces the record. Other processes read either the former one or the new one.
 fn write(folder: &Path, record: &RunRecord) -> io::Result<()> {
-    let beside = folder.join(format!(".{NAME}.new"));
-    std::fs::write(&beside, serde_json::to_vec(record)?)?;
-    std::fs::rename(&beside, folder.join(NAME))
+    let temporary = folder.join(format!(".{NAME}.new"));
+    std::fs::write(&temporary, serde_json::to_vec(record)?)?;
+    std::fs::rename(&temporary, folder.join(NAME))
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 //! change without a change of the file.
 //!
 //! A cost class is identified by its name in bytes (`protocol`: method, route, path, model as
-//! written, item form), which has the same meaning in every process. All numbers are integers. A
-//! file of another format version, or about another model server, is rejected.
+//! written, item form), which has the same meaning in every process. All numbers are integers; the
+//! name of a field has its unit: `_ns` (nanoseconds), `_permille`, `_milli` (thousandths) or
+//! `_ppm`. A file of another format version, or about another model server, is rejected.
 
 use std::io;
 
@@ -24,10 +25,13 @@ const CLASSES_MAX: usize = 64;
 /// model name are shorter.
 const NAME_BYTES_MAX: usize = 1024;
 
+/// The file. From `slots` on, its fields are those of [`UpstreamSnapshot`].
 #[derive(Debug, Serialize, Deserialize)]
 struct LearnedFile {
     format: u32,
+    /// Address of the model server, as configured.
     upstream: String,
+    /// The identity that the model server reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     server: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,6 +50,8 @@ struct Header {
     upstream: String,
 }
 
+/// Learned state of a cost class. The fields between `base` and `padding_permille` are those of
+/// [`CostSnapshot`].
 #[derive(Debug, Serialize, Deserialize)]
 struct ClassEntry {
     /// Name of the class, escaped by `u8::escape_ascii`.
@@ -69,7 +75,7 @@ struct ClassEntry {
     limiter: Option<LimiterEntry>,
 }
 
-/// State of a concurrency limiter.
+/// State of a concurrency limiter: see [`FlowSnapshot`].
 #[derive(Debug, Serialize, Deserialize)]
 struct LimiterEntry {
     limit: u32,
@@ -77,7 +83,7 @@ struct LimiterEntry {
     base_ns: u64,
 }
 
-/// A learned limit on batches.
+/// A learned limit on batches: see [`CeilingSnapshot`].
 #[derive(Debug, Serialize, Deserialize)]
 struct CeilingEntry {
     bounded: BoundedName,
@@ -104,10 +110,11 @@ enum BaseName {
     SizeOnly,
 }
 
-/// Parses what was learned about this model server, and the identity that the server reported.
+/// Parses a file. Returns the learned state, and the identity that the model server reported.
+/// `upstream` is the configured address of the model server.
 ///
 /// # Errors
-/// If the file is unreadable, or about another model server. The message contains the reason.
+/// The file is unreadable, or about another model server. The message contains the reason.
 pub(super) fn read(bytes: &[u8], upstream: &str) -> Result<(LearnedState, ServerIdentity), String> {
     let header: Header = serde_json::from_slice(bytes).map_err(|error| format!("it cannot be read: {error}"))?;
     if header.format != FORMAT {
@@ -156,8 +163,8 @@ pub(super) fn write(
         if bytes.len() <= bytes_max || learned.classes.is_empty() {
             return Ok(bytes);
         }
-        // A few classes are the common case, and all of them fit. Of very many classes, half are
-        // dropped until the rest fits.
+        // The second half is dropped repeatedly until the rest fits. This is rare: the usual number
+        // of classes fits as a whole.
         learned.classes.truncate(learned.classes.len() / 2);
     }
 }
@@ -217,7 +224,7 @@ impl From<CeilingEntry> for CeilingSnapshot {
 impl From<ClassEntry> for ClassSnapshot {
     fn from(class: ClassEntry) -> Self {
         let sample = |(items, sum, max, nanos)| CostSample { items, weight: Weight { sum, max }, nanos };
-        // At most one of each kind.
+        // At most one ceiling for each measure.
         let ceilings = class.ceilings.into_iter().take(SizeMeasure::ALL.len()).map(Into::into).collect();
         let cost = CostSnapshot {
             base: match class.base {

@@ -1,5 +1,7 @@
-//! The control stream together with the proxy that it configures: applies each configuration that
-//! the controller pushes, stores it, and ends an experiment arm that is not renewed.
+//! The link between the control stream and the proxy that it configures. It applies each
+//! configuration that the controller pushes, stores it, and ends an experiment arm that is not
+//! renewed. The arm of an experiment is a profile that replaces the policy's own limits and
+//! scheduling for a limited time.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -26,7 +28,7 @@ const ARM_MAX: Duration = Duration::from_secs(3600);
 /// Maximum number of keys that an Event lists.
 const KEYS_MAX: usize = 8;
 
-/// The control stream together with the proxy that it configures.
+/// The link between the control stream and the proxy.
 pub(super) struct ControlLink {
     /// Reference to itself, for delayed tasks.
     own: Weak<Self>,
@@ -36,7 +38,7 @@ pub(super) struct ControlLink {
     pub(super) ports: Vec<ReportedPort>,
     pub(super) clock: Clock,
     pub(super) stream: EventSender,
-    /// Serializes changes.
+    /// Locked during a change, so that changes are applied one after the other.
     turn: tokio::sync::Mutex<()>,
     state: Mutex<LinkState>,
 }
@@ -46,12 +48,13 @@ pub(super) struct ControlLink {
 pub(super) struct LinkState {
     /// The last configuration that was applied.
     config: Option<SidecarConfig>,
+    /// Description of it for reports.
     in_force: Option<AppliedConfig>,
     /// Task that ends the current experiment arm.
-    arm_ends: Option<AbortHandle>,
+    arm_end: Option<AbortHandle>,
     /// Instant of the last report.
     pub(super) reported: Option<Tick>,
-    /// Reasons of a lost stream that have been logged already.
+    /// Reasons of lost streams that were logged, so that each is logged once.
     pub(super) logged: HashSet<DisconnectReason>,
 }
 
@@ -87,21 +90,23 @@ impl ControlLink {
             .as_ref()
             .is_some_and(|before| before.source == config.source && config.generation < before.generation);
         if older {
-            let now = before.map(|before| before.generation).unwrap_or_default();
-            let reason =
-                format!("generation {} of {} is older than {now}, which is in force", config.generation, config.name);
+            let current = before.map(|before| before.generation).unwrap_or_default();
+            let reason = format!(
+                "generation {} of {} is older than {current}, which is in force",
+                config.generation, config.name
+            );
             return self.refuse(&config, &SettingsRefusal::Because(reason));
         }
         let arm = config.experiment.clone().filter(|arm| arm.expires_after_ms > 0);
         self.seed_schedulers(&config).await;
-        // An unchanged configuration is applied again if its arm is not in force, since the arm may
-        // have ended meanwhile.
-        let on = self
+        // An unchanged configuration is applied again if its arm is not in force: the arm may have
+        // ended since, because the controller did not renew it in time.
+        let is_arm_in_force = self
             .state()
             .in_force
             .as_ref()
             .is_some_and(|now| now.arm == arm.as_ref().map(|arm| arm.arm.as_str()).unwrap_or_default());
-        if !(before.as_ref() == Some(&config) && on) {
+        if !(before.as_ref() == Some(&config) && is_arm_in_force) {
             match self.apply(&config, arm.as_ref()).await {
                 Ok(changed) => {
                     self.store(&config).await;
@@ -118,8 +123,8 @@ impl ControlLink {
 
     /// Validates and applies a configuration. Returns `true` if a setting changed.
     async fn apply(&self, config: &SidecarConfig, arm: Option<&ExperimentArm>) -> Result<bool, SettingsRefusal> {
-        let judged = judge(config, arm, Origin::Controller, &self.sources).map_err(SettingsRefusal::Load)?;
-        let applied = self.control.apply(judged.policy.clone()).await.map_err(SettingsRefusal::Because)?;
+        let validated = judge(config, arm, Origin::Controller, &self.sources).map_err(SettingsRefusal::Load)?;
+        let applied = self.control.apply(validated.policy.clone()).await.map_err(SettingsRefusal::Because)?;
         self.control.mark_controlled();
         log_changes(&applied);
         let (generation, policy, arm_name) = (config.generation, &config.name, arm.map(|arm| arm.arm.as_str()));
@@ -131,20 +136,25 @@ impl ControlLink {
             arm = arm_name,
             "the controller's settings are in force"
         );
-        if !judged.left_out.is_empty() {
-            let keys = judged.left_out.iter().take(KEYS_MAX).cloned().collect::<Vec<_>>().join(", ");
+        if !validated.left_out.is_empty() {
+            let keys = validated.left_out.iter().take(KEYS_MAX).cloned().collect::<Vec<_>>().join(", ");
             tracing::warn!(keys, "the controller's settings contain keys that this version does not support");
             let message = format!(
                 "this version does not support these keys and ignores them: {keys}; calls of routes that contain them pass through"
             );
             self.send_event(config, "ConfigPartlyUnknown", true, message);
         }
-        self.record_in_force(config.clone(), &judged, arm);
+        self.record_in_force(config.clone(), &validated, arm);
         Ok(!applied.changes.is_empty())
     }
 
     /// Records the configuration in force, for reports.
-    pub(super) fn record_in_force(&self, config: SidecarConfig, judged: &ValidatedConfig, arm: Option<&ExperimentArm>) {
+    pub(super) fn record_in_force(
+        &self,
+        config: SidecarConfig,
+        validated: &ValidatedConfig,
+        arm: Option<&ExperimentArm>,
+    ) {
         let mut state = self.state();
         state.in_force = Some(AppliedConfig {
             source: config.source.clone(),
@@ -152,7 +162,7 @@ impl ControlLink {
             profile: arm.map_or(&config.profile, |arm| &arm.profile).clone(),
             hash: config.hash.clone(),
             arm: arm.map(|arm| arm.arm.clone()).unwrap_or_default(),
-            settings: judged.settings.clone(),
+            settings: validated.settings.clone(),
             pending: 0,
         });
         state.config = Some(config);
@@ -171,7 +181,7 @@ impl ControlLink {
             })
             .abort_handle()
         });
-        let before = std::mem::replace(&mut self.state().arm_ends, ends);
+        let before = std::mem::replace(&mut self.state().arm_end, ends);
         if let Some(before) = before {
             before.abort();
         }
@@ -182,9 +192,9 @@ impl ControlLink {
         let _turn = self.turn.lock().await;
         let config = {
             let mut state = self.state();
-            state.arm_ends = None;
-            let on = state.in_force.as_ref().is_some_and(|now| !now.arm.is_empty());
-            state.config.clone().filter(|_| on)
+            state.arm_end = None;
+            let is_arm_in_force = state.in_force.as_ref().is_some_and(|now| !now.arm.is_empty());
+            state.config.clone().filter(|_| is_arm_in_force)
         };
         let Some(config) = config else { return };
         match self.apply(&config, None).await {
@@ -198,7 +208,8 @@ impl ControlLink {
         }
     }
 
-    /// Seeds the schedulers with what other pods learned, if the configuration contains it.
+    /// Seeds the schedulers with the state that other pods learned, if the configuration contains
+    /// it.
     async fn seed_schedulers(&self, config: &SidecarConfig) {
         let Some(start) = &config.settings.start else { return };
         for port in &self.ports {

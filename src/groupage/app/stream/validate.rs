@@ -12,10 +12,11 @@ use super::super::sources::SettingsSources;
 use crate::config::{self, ConfigCode, ConfigErrors, LoadError, Origin, Policy, TunedValues};
 use crate::control::wire::{ExperimentArm, SidecarConfig, TunedSettings};
 
-/// Maximum number of removed keys, in multiples of [`LEFT_OUT_MAX`]. A few passes suffice: keys
-/// below an unknown key are not checked, and unknown keys beside it are found in the same pass.
+/// Factor of [`LEFT_OUT_MAX`]: once as many keys as the product are removed, no further pass
+/// removes keys. A few passes suffice, because a pass finds the unknown keys of all objects except
+/// those below another unknown key, which are removed with it.
 const ROUNDS_MAX: usize = 4;
-/// Name of the text in findings.
+/// Name of the settings in findings, in place of the path of a file.
 const NAME: &str = "the controller's settings";
 
 /// Settings that may be put in force.
@@ -28,8 +29,8 @@ pub(super) struct ValidatedConfig {
     pub(super) settings: TunedSettings,
 }
 
-/// Builds the policy of a `SidecarConfig`, with the arm of its experiment laid over it if the arm
-/// is on.
+/// Builds the policy of a `SidecarConfig`. If there is an `arm`, its profile replaces the policy's
+/// limits and scheduling.
 pub(super) fn judge(
     config: &SidecarConfig,
     arm: Option<&ExperimentArm>,
@@ -51,7 +52,7 @@ pub(super) fn judge(
         keys.remove("profileRef");
     }
     let mut left_out = Vec::new();
-    // Remove unknown keys until the rest is valid, or until no key is removable.
+    // Remove unknown keys until the rest is valid, or until no key can be removed.
     let loaded = loop {
         match config::load(&spec.to_string(), NAME) {
             Ok(loaded) => break loaded.into_pod_settings(origin),
@@ -91,13 +92,14 @@ fn tuned(settings: &TunedSettings) -> TunedValues {
 
 /// Removes the keys that this version does not know, unless there are other errors.
 fn leave_out(spec: &mut Value, errors: &ConfigErrors, left_out: &mut Vec<String>) {
-    let newer = |code: ConfigCode| matches!(code, ConfigCode::UnknownKey | ConfigCode::NotSupportedYet);
-    if !errors.findings.iter().all(|finding| newer(finding.code)) || errors.findings.len() > LEFT_OUT_MAX {
+    let is_unknown = |code: ConfigCode| matches!(code, ConfigCode::UnknownKey | ConfigCode::NotSupportedYet);
+    if !errors.findings.iter().all(|finding| is_unknown(finding.code)) || errors.findings.len() > LEFT_OUT_MAX {
         return;
     }
     for finding in &errors.findings {
         let path = finding.path.as_str();
         let Some(steps) = steps(path) else { return };
+        // A route with an unknown key is not merged: see the module.
         let removed = match &steps[..] {
             [PathStep::Key("routes"), PathStep::Index(route), ..] => {
                 let removed = remove(spec, &steps);
@@ -114,6 +116,7 @@ fn leave_out(spec: &mut Value, errors: &ConfigErrors, left_out: &mut Vec<String>
     }
 }
 
+/// A step of the path of a setting.
 #[derive(Debug, PartialEq, Eq)]
 enum PathStep<'a> {
     Key(&'a str),
@@ -136,10 +139,11 @@ fn steps(path: &str) -> Option<Vec<PathStep<'_>>> {
     Some(steps)
 }
 
+/// Removes the key at a path. Returns `false` if there is none.
 fn remove(spec: &mut Value, steps: &[PathStep<'_>]) -> bool {
-    let Some((last, way)) = steps.split_last() else { return false };
+    let Some((last, parents)) = steps.split_last() else { return false };
     let mut at = spec;
-    for step in way {
+    for step in parents {
         let next = match step {
             PathStep::Key(key) => at.get_mut(*key),
             PathStep::Index(index) => at.get_mut(*index),
@@ -198,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_that_is_not_wholly_understood_is_not_merged() {
+    fn a_route_with_an_unknown_key_is_not_merged() {
         let routes = json!([{"path": "/a", "mergeOn": {"cookies": ["tenant"]}}, {"path": "/b"}, {"path": "/c", "weather": "rain"}]);
         let judged = of(json!({ "routes": routes })).unwrap();
         let modes: Vec<Mode> = judged.policy.routes.iter().map(|route| route.mode).collect();
@@ -207,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_word_is_refused_although_unknown_keys_are_not() {
+    fn an_unknown_value_is_refused_although_unknown_keys_are_not() {
         assert_eq!(of(json!({"mode": "Observe"})).unwrap().policy.mode, Mode::Observe);
         assert!(of(json!({"mode": "Dream"})).is_err());
     }

@@ -13,7 +13,8 @@ use crate::injector::{COMPONENT, CONTAINER, INJECT, INJECTED};
 /// Oldest Kubernetes minor version that the chart supports.
 const VERSION_MIN: u32 = 30;
 /// First Kubernetes minor version in which Services reach named ports of native sidecars
-/// (kubernetes/kubernetes#127958).
+/// (kubernetes/kubernetes#127958). With an older kubelet in the cluster, sidecars are plain
+/// containers.
 const VERSION_NATIVE: u32 = 33;
 /// Maximum number of pods named in one finding; the others are only counted.
 const NAMED_MAX: usize = 5;
@@ -32,6 +33,7 @@ pub(super) enum Severity {
 pub(super) struct CheckResult {
     pub(super) category: &'static str,
     pub(super) level: Severity,
+    /// Description of the result.
     pub(super) what: String,
     /// Remedy, for a check that fails.
     pub(super) hint: Option<String>,
@@ -221,14 +223,14 @@ impl Findings {
     /// Reports sidecars that are bypassed. Pods of one workload share a remedy, so they are
     /// reported together.
     fn report_bypasses(&mut self, pods: &[Value]) {
-        let mut around: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
+        let mut bypassed: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
         for pod in pods.iter().filter(|pod| !has_ended(pod)) {
-            if let (Some(way), Some(remedy)) = (pod["around"][0].as_str(), pod["remedy"].as_str()) {
-                around.entry((remedy, way)).or_default().push(pod_name(pod));
+            if let (Some(bypass), Some(remedy)) = (pod["around"][0].as_str(), pod["remedy"].as_str()) {
+                bypassed.entry((remedy, bypass)).or_default().push(pod_name(pod));
             }
         }
-        for ((remedy, way), pods) in around {
-            let what = format!("calls bypass the sidecar of {}: {way}", join_first(&pods, NAMED_MAX));
+        for ((remedy, bypass), pods) in bypassed {
+            let what = format!("calls bypass the sidecar of {}: {bypass}", join_first(&pods, NAMED_MAX));
             self.push("injection", Severity::Warning, what, Some(remedy));
         }
     }
@@ -236,11 +238,12 @@ impl Findings {
     /// Reports pods with a sidecar that do not run. The messages for pods of one workload differ
     /// only in the pod's name, which is removed to group them.
     fn report_broken_pods(&mut self, pods: &[Value]) {
+        // By the message without the name: the message of the first pod, and the names of all.
         let mut broken: BTreeMap<String, (&str, Vec<String>)> = BTreeMap::new();
         for pod in pods.iter().filter(|pod| has_sidecar(pod)) {
             if let Some(trouble) = pod["trouble"].as_str() {
-                let kind = trouble.replace(pod["metadata"]["name"].as_str().unwrap_or_default(), "");
-                broken.entry(kind).or_insert_with(|| (trouble, Vec::new())).1.push(pod_name(pod));
+                let unnamed = trouble.replace(pod["metadata"]["name"].as_str().unwrap_or_default(), "");
+                broken.entry(unnamed).or_insert_with(|| (trouble, Vec::new())).1.push(pod_name(pod));
             }
         }
         for (trouble, pods) in broken.into_values() {
@@ -252,8 +255,8 @@ impl Findings {
 
     fn check_policies(&mut self, policies: &[Value]) {
         for policy in policies {
-            let word = |key: &str| policy["metadata"][key].as_str().unwrap_or("?");
-            let (own, space) = (word("name"), word("namespace"));
+            let metadata = |key: &str| policy["metadata"][key].as_str().unwrap_or("?");
+            let (own, space) = (metadata("name"), metadata("namespace"));
             let name = format!("batchpolicy/{own} in {space}");
             let conditions = policy["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
             // `NoGain` is a property of the server: batches do not pay, and nothing needs to be
@@ -263,8 +266,8 @@ impl Findings {
                 let hint = Some("the controller has not processed it yet");
                 self.push("policy", Severity::Warning, format!("{name} has no status"), hint);
             } else if let Some(worst) = conditions.iter().find(is_bad) {
-                let word = |key: &str| worst[key].as_str().unwrap_or_default();
-                let what = format!("{name}: {}=False ({}): {}", word("type"), word("reason"), word("message"));
+                let field = |key: &str| worst[key].as_str().unwrap_or_default();
+                let what = format!("{name}: {}=False ({}): {}", field("type"), field("reason"), field("message"));
                 let hint = format!("kubectl describe bpol -n {space} {own}");
                 self.push("policy", Severity::Warning, what, Some(&hint));
             } else {
@@ -277,13 +280,14 @@ impl Findings {
 /// Returns `true` if the pod, or else its namespace, requests a sidecar.
 fn requests_sidecar(pod: &Value, namespaces: &[Value]) -> bool {
     let namespace = namespaces.iter().find(|space| space["metadata"]["name"] == pod["metadata"]["namespace"]);
-    let words = [
+    // The first one that is present decides.
+    let values = [
         pod["metadata"]["annotations"][INJECT].as_str(),
         pod["metadata"]["labels"][INJECT].as_str(),
         namespace.and_then(|space| space["metadata"]["labels"][INJECT].as_str()),
     ];
-    let first = words.into_iter().flatten().next();
-    first.is_some_and(|word| matches!(word.to_ascii_lowercase().as_str(), "enabled" | "true"))
+    let first = values.into_iter().flatten().next();
+    first.is_some_and(|value| matches!(value.to_ascii_lowercase().as_str(), "enabled" | "true"))
 }
 
 fn has_ended(pod: &Value) -> bool {

@@ -25,11 +25,13 @@ pub(super) const CONTROLLER: &str = "groupage-controller";
 /// read.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ClusterFacts {
+    /// Minor version of the API server; `None` if it is not a number.
     pub(super) minor: Option<u32>,
     /// Kubelet versions, one per node.
     pub(super) kubelets: Vec<String>,
     pub(super) crds: Vec<Value>,
     pub(super) webhook: Value,
+    /// The controller's Deployment.
     pub(super) controller: Value,
     /// Namespace in which the controller is looked up.
     pub(super) controller_namespace: String,

@@ -14,20 +14,21 @@ struct RuleListing {
 
 impl RuleListing {
     fn base(self, family: u8, table: &str, name: &str, hook: u32) -> Self {
-        let hook = AttributeBuilder::default().number(is::HOOK_NUMBER, hook);
+        let hook = AttributeBuilder::default().number(attribute::HOOK_NUMBER, hook);
         let chain = AttributeBuilder::default()
-            .text(is::CHAIN_TABLE, table)
-            .text(is::CHAIN_NAME, name)
-            .nest(is::CHAIN_HOOK, &hook);
+            .text(attribute::CHAIN_TABLE, table)
+            .text(attribute::CHAIN_NAME, name)
+            .nest(attribute::CHAIN_HOOK, &hook);
         self.listed(NEW_CHAIN, family, chain)
     }
 
     fn rule(self, family: u8, table: &str, chain: &str, expressions: &[AttributeBuilder]) -> Self {
-        let list = expressions.iter().fold(AttributeBuilder::default(), |list, each| list.nest(is::ELEMENT, each));
+        let list =
+            expressions.iter().fold(AttributeBuilder::default(), |list, each| list.nest(attribute::ELEMENT, each));
         let rule = AttributeBuilder::default()
-            .text(is::RULE_TABLE, table)
-            .text(is::RULE_CHAIN, chain)
-            .nest(is::RULE_EXPRESSIONS, &list);
+            .text(attribute::RULE_TABLE, table)
+            .text(attribute::RULE_CHAIN, chain)
+            .nest(attribute::RULE_EXPRESSIONS, &list);
         self.listed(NEW_RULE, family, rule)
     }
 
@@ -48,7 +49,7 @@ impl RuleListing {
 
     /// Returns `None` if no rule redirects the port, otherwise whether the redirect is certain.
     fn conflict(&self, port: u16) -> Option<bool> {
-        ForeignRules::read(&self.chains, &self.rules).find_conflict(port).map(|taken| taken.is_certain)
+        ForeignRules::read(&self.chains, &self.rules).find_conflict(port).map(|conflict| conflict.is_certain)
     }
 }
 
@@ -145,14 +146,14 @@ fn a_mesh_is_followed_through_its_chains() {
 }
 
 #[test]
-fn unsupported_match_is_an_uncertain_redirect() {
+fn an_unsupported_match_makes_a_redirect_uncertain() {
     let perhaps = RuleListing::default().nat(&[&[unknown(), redir()]]);
     assert_eq!(perhaps.conflict(8080), Some(false));
     let found = ForeignRules::read(&perhaps.chains, &perhaps.rules).find_conflict(8080).unwrap();
     assert_eq!(found.by, "port 8080 may already be redirected by chain PREROUTING of table ip nat");
     // An uncertain accept before a certain redirect.
-    let led_off = RuleListing::default().nat(&[&[unknown(), verdict_of(ACCEPT, None)], &[redir()]]);
-    assert_eq!(led_off.conflict(8080), Some(false));
+    let accepted = RuleListing::default().nat(&[&[unknown(), verdict_of(ACCEPT, None)], &[redir()]]);
+    assert_eq!(accepted.conflict(8080), Some(false));
     // An uncertain jump to a chain that returns; the next rule is certain again.
     let jump = RuleListing::default().nat(&[&[unknown(), verdict_of(JUMP, Some("x"))], &[redir()]]);
     assert_eq!(jump.conflict(8080), Some(true));
@@ -173,7 +174,7 @@ fn unreachable_redirects_and_rules_that_do_not_redirect_are_no_conflict() {
     let counts = named("counter", &AttributeBuilder::default());
     let loopback = [named("meta", &meta(DEVICE_TYPE)), named("cmp", &compare(EQUAL, &LOOPBACK.to_ne_bytes()))];
     let local = RuleListing::default().nat(&[&[loopback.as_slice(), &[counts, redir()]].concat()]);
-    assert_eq!(local.conflict(8080), None, "it comes from outside");
+    assert_eq!(local.conflict(8080), None, "the packet comes from outside");
     let source = RuleListing::default().nat(&[&[named("nat", &AttributeBuilder::default().number(1, 0))]]);
     let destination = RuleListing::default().nat(&[&[named("nat", &AttributeBuilder::default().number(1, 1))]]);
     assert_eq!((source.conflict(8080), destination.conflict(8080)), (None, Some(true)));
@@ -212,10 +213,10 @@ fn cyclic_and_wide_jumps_terminate_as_uncertain() {
 proptest::proptest! {
     #[test]
     fn random_bytes_conflict_only_if_they_decode_to_a_redirect(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..120)) {
-        let read = expression(&bytes);
-        let rule = AttributeBuilder::default().text(is::RULE_TABLE, "t").text(is::RULE_CHAIN, "c").nest(is::RULE_EXPRESSIONS, &AttributeBuilder::default().bytes(is::ELEMENT, &bytes));
+        let read = parse_expression(&bytes);
+        let rule = AttributeBuilder::default().text(attribute::RULE_TABLE, "t").text(attribute::RULE_CHAIN, "c").nest(attribute::RULE_EXPRESSIONS, &AttributeBuilder::default().bytes(attribute::ELEMENT, &bytes));
         let listed = RuleListing::default().base(IPV4, "t", "c", 0).listed(NEW_RULE, IPV4, rule);
-        let taken = listed.conflict(8080);
-        proptest::prop_assert!(taken.is_none() || matches!(read, Expression::Redirect));
+        let conflict = listed.conflict(8080);
+        proptest::prop_assert!(conflict.is_none() || matches!(read, Expression::Redirect));
     }
 }

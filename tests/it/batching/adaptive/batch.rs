@@ -16,7 +16,7 @@ pub(super) struct QueuedCall {
     /// Time for which it has waited with nothing in flight.
     pub(super) beside_idle: Duration,
     /// `true` if its first deadline was an SLO that has passed, so that the later one applies.
-    pub(super) forgiven: bool,
+    pub(super) slo_ignored: bool,
 }
 
 /// Limits of a class that the upstream has reported.
@@ -47,8 +47,8 @@ pub(super) struct CheckInputs<'a> {
 
 impl QueuedCall {
     pub(super) fn deadline(&self) -> Option<Tick> {
-        let counts = if self.forgiven { self.call.fallback_deadline } else { self.call.deadline };
-        counts.map(|deadline| deadline.at)
+        let applicable = if self.slo_ignored { self.call.fallback_deadline } else { self.call.deadline };
+        applicable.map(|deadline| deadline.at)
     }
 }
 

@@ -1,4 +1,8 @@
-//! Checks that hold for every step, whatever was learned.
+//! Invariants of the core that hold in every step, whatever the adaptive policy has learned.
+//!
+//! The adaptive policy has no model that predicts its decisions exactly, as `sim::model` predicts
+//! those of the other policies. What is expected is therefore reduced to what every decision must
+//! satisfy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,16 +26,17 @@ pub(super) struct InvariantChecker {
     draining: bool,
     queue: BTreeMap<CallId, QueuedCall>,
     displaced: DisplacedCalls,
-    flights: BTreeMap<BatchId, InFlightBatch>,
+    in_flight: BTreeMap<BatchId, InFlightBatch>,
     classes: BTreeMap<CostClassId, ReportedLimits>,
     /// Accepted calls and the way in which each left the queue; `None` while it is queued.
     fates: BTreeMap<CallId, Option<&'static str>>,
     /// Merge keys that the upstream has paused, with the end of each pause.
     paused: BTreeMap<KeyId, Tick>,
+    /// Number of dispatched batches, which is the id of the next one.
     batches: u64,
     /// The longest successful execution by class.
     slowest: BTreeMap<CostClassId, Duration>,
-    /// `true` if every wake-up is exact.
+    /// `true` if the simulation polls the core without a delay after a requested wake-up.
     punctual: bool,
     /// Half of the least time that a single item ever takes. A core that knows this upstream never
     /// concludes that a shorter SLO can be met.
@@ -46,6 +51,7 @@ struct InFlightBatch {
     scope: ScopeId,
     items: u32,
     members: usize,
+    /// Weight of the heaviest item.
     heaviest: u64,
     /// Members that are neither cancelled nor answered.
     waiting: BTreeSet<CallId>,
@@ -54,9 +60,12 @@ struct InFlightBatch {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AbortState {
+    /// A member still waits, or all were answered.
     No,
+    /// The last waiting member was cancelled, so that the core must abort the batch.
     Due,
-    Told,
+    /// The core has aborted the batch.
+    Reported,
 }
 
 // === impl InvariantChecker ===
@@ -70,7 +79,7 @@ impl InvariantChecker {
             draining: false,
             queue: BTreeMap::new(),
             displaced: DisplacedCalls::default(),
-            flights: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             classes: BTreeMap::new(),
             fates: BTreeMap::new(),
             paused: BTreeMap::new(),
@@ -81,12 +90,12 @@ impl InvariantChecker {
         }
     }
 
-    pub(super) fn record_situation(&mut self, what: &'static str) {
-        *self.tally.entry(what).or_default() += 1;
+    pub(super) fn record_situation(&mut self, situation: &'static str) {
+        *self.tally.entry(situation).or_default() += 1;
     }
 
-    pub(super) fn in_flight(&self) -> usize {
-        self.flights.len()
+    pub(super) fn in_flight_count(&self) -> usize {
+        self.in_flight.len()
     }
 
     pub(super) fn is_queued(&self, id: CallId) -> bool {
@@ -95,22 +104,22 @@ impl InvariantChecker {
 
     /// Returns the members of a batch in flight that are not answered yet.
     pub(super) fn waiting(&self, batch: BatchId) -> Vec<CallId> {
-        self.flights.get(&batch).map(|flight| flight.waiting.iter().copied().collect()).unwrap_or_default()
+        self.in_flight.get(&batch).map(|flight| flight.waiting.iter().copied().collect()).unwrap_or_default()
     }
 
     /// Returns the number of calls in a batch in flight.
     pub(super) fn members(&self, batch: BatchId) -> usize {
-        self.flights.get(&batch).map_or(0, |flight| flight.members)
+        self.in_flight.get(&batch).map_or(0, |flight| flight.members)
     }
 
     /// Returns the weight of the heaviest item of a batch in flight.
     pub(super) fn heaviest(&self, batch: BatchId) -> u64 {
-        self.flights.get(&batch).map_or(0, |flight| flight.heaviest)
+        self.in_flight.get(&batch).map_or(0, |flight| flight.heaviest)
     }
 
     /// Returns an upper bound on the number of decisions at one instant.
     pub(super) fn decisions_max(&self) -> usize {
-        2 * self.queue.len() + self.flights.len() + 2
+        2 * self.queue.len() + self.in_flight.len() + 2
     }
 
     /// Checks the core's response to an event, and its state after it, against the invariants.
@@ -132,9 +141,9 @@ impl InvariantChecker {
         | Event::Poll(now) = event
         {
             // The time since the last event counts as waiting beside an idle upstream.
-            if self.flights.is_empty() {
-                let gone = now.since(self.now);
-                self.queue.values_mut().for_each(|waiting| waiting.beside_idle += gone);
+            if self.in_flight.is_empty() {
+                let elapsed = now.since(self.now);
+                self.queue.values_mut().for_each(|waiting| waiting.beside_idle += elapsed);
             }
             self.now = *now;
         }
@@ -145,7 +154,7 @@ impl InvariantChecker {
                 self.displaced.on_cancelled(self.held(), core.counts());
             }
             (Event::Answered(id), _) => {
-                self.flights.values_mut().for_each(|flight| _ = flight.waiting.remove(id));
+                self.in_flight.values_mut().for_each(|flight| _ = flight.waiting.remove(id));
             }
             (Event::Complete(_, batch, observed), _) => self.completed(*batch, observed),
             (Event::SetLimits(limits), _) => self.limits = limits.clone(),
@@ -171,7 +180,7 @@ impl InvariantChecker {
         // The core's counters match the calls and batches held here.
         let counts = core.counts();
         let (calls, items) = self.displaced.without(self.held());
-        let held = (calls, items, self.flights.len());
+        let held = (calls, items, self.in_flight.len());
         ensure_invariant(
             InvariantId::Balanced,
             (counts.queue_calls, counts.queue_items, counts.in_flight) == held,
@@ -186,13 +195,14 @@ impl InvariantChecker {
 
     /// Checks the final state, when no event is left.
     pub(super) fn check_end(&self) -> CheckResult {
-        check_all_ended(&self.fates, self.flights.len())
+        check_all_ended(&self.fates, self.in_flight.len())
     }
 
     fn is_adaptive(&self) -> bool {
         matches!(self.limits.policy, DispatchPolicy::Adaptive { .. })
     }
 
+    /// Records a limit that the upstream named in a refusal.
     fn record_named_limit(&mut self, class: CostClassId, items_max: u32) {
         let known = self.classes.entry(class).or_default();
         known.items_max = Some(known.items_max.map_or(items_max, |known| known.min(items_max)));
@@ -204,6 +214,7 @@ impl InvariantChecker {
         self.paused.get(&key).copied().filter(|until| !self.draining && *until > self.now)
     }
 
+    /// Removes a call from the queue; `fate` is the way in which it left.
     fn remove_call(&mut self, id: CallId, fate: &'static str) -> Result<QueuedCall, Violation> {
         let known = self.fates.insert(id, Some(fate));
         let how = || format!("call {} is {fate} after it was {known:?}", id.0);
@@ -216,7 +227,7 @@ impl InvariantChecker {
             self.record_situation("accepted");
             self.fates.insert(call.id, None);
             let waiting =
-                QueuedCall { call: call.clone(), arrived: self.now, beside_idle: Duration::ZERO, forgiven: false };
+                QueuedCall { call: call.clone(), arrived: self.now, beside_idle: Duration::ZERO, slo_ignored: false };
             self.queue.insert(call.id, waiting);
             let counts = core.counts();
             self.displaced.on_accepted(call, self.held(), counts, &self.limits);
@@ -238,7 +249,7 @@ impl InvariantChecker {
 
     fn cancelled(&mut self, id: CallId, left: bool) -> CheckResult {
         let queued = self.queue.contains_key(&id);
-        let flight = self.flights.values_mut().find(|flight| flight.waiting.contains(&id));
+        let flight = self.in_flight.values_mut().find(|flight| flight.waiting.contains(&id));
         let known = queued || flight.is_some();
         ensure_invariant(InvariantId::LeavesOnce, left == known, || {
             format!("cancel of call {} returns {left}, not {known}", id.0)
@@ -258,7 +269,7 @@ impl InvariantChecker {
     }
 
     fn completed(&mut self, batch: BatchId, observed: &Observation) {
-        let Some(InFlightBatch { key, class, items, members, .. }) = self.flights.remove(&batch) else { return };
+        let Some(InFlightBatch { key, class, items, members, .. }) = self.in_flight.remove(&batch) else { return };
         match observed.outcome {
             BatchOutcome::Ok => {
                 let slowest = self.slowest.entry(class).or_default();
@@ -292,7 +303,8 @@ impl InvariantChecker {
     }
 
     fn aborted(&mut self, batch: BatchId) -> CheckResult {
-        let abort = self.flights.get_mut(&batch).map(|flight| std::mem::replace(&mut flight.abort, AbortState::Told));
+        let abort =
+            self.in_flight.get_mut(&batch).map(|flight| std::mem::replace(&mut flight.abort, AbortState::Reported));
         self.record_situation("aborted");
         ensure_invariant(InvariantId::Aborts, abort == Some(AbortState::Due), || {
             format!("batch {} is aborted, being {abort:?}", batch.0)
@@ -314,7 +326,7 @@ impl InvariantChecker {
             let passed = of.map(|deadline| deadline.at).any(|at| at <= self.now);
             ensure_invariant(InvariantId::OnTime, passed, || format!("call {} expires before its deadline", id.0))?;
             let held = self.punctual
-                && self.flights.is_empty()
+                && self.in_flight.is_empty()
                 && !waiting.beside_idle.is_zero()
                 && !self.paused.contains_key(&waiting.call.key);
             return ensure_invariant(InvariantId::NoIdleWait, !(held && self.is_adaptive()), || {
@@ -327,14 +339,14 @@ impl InvariantChecker {
         self.record_situation("expired: late predicted");
         let first = waiting.call.deadline;
         let passed = first.is_some_and(|deadline| deadline.source == DeadlineSource::Slo && deadline.at <= self.now);
-        let counts = if passed { waiting.call.fallback_deadline } else { first };
+        let applicable = if passed { waiting.call.fallback_deadline } else { first };
         // The route's `timeout` bounds the wait in the queue: a call that is dispatched within it
         // is not late.
-        let useless = counts.filter(|deadline| deadline.source != DeadlineSource::Timeout);
-        ensure_invariant(InvariantId::OnTime, useless.is_some(), || {
-            format!("call {} is reported as late and has no deadline: {counts:?}", id.0)
+        let missed = applicable.filter(|deadline| deadline.source != DeadlineSource::Timeout);
+        ensure_invariant(InvariantId::OnTime, missed.is_some(), || {
+            format!("call {} is reported as late and has no deadline: {applicable:?}", id.0)
         })?;
-        let slo = useless.filter(|deadline| deadline.source == DeadlineSource::Slo);
+        let slo = missed.filter(|deadline| deadline.source == DeadlineSource::Slo);
         let slo = slo.map(|deadline| deadline.at.since(waiting.arrived));
         ensure_invariant(InvariantId::OnTime, slo.is_none_or(|slo| slo >= self.hopeless), || {
             format!("call {} is shed for an SLO of {slo:?} that nothing can meet", id.0)
@@ -379,7 +391,7 @@ impl InvariantChecker {
             waiting,
             abort: AbortState::No,
         };
-        self.flights.insert(batch.id, flight);
+        self.in_flight.insert(batch.id, flight);
         self.record_situation(match batch.cause {
             DispatchCause::Full => "cause: full",
             DispatchCause::Weight => "cause: weight",
@@ -404,7 +416,7 @@ impl InvariantChecker {
         if shared {
             self.record_situation("shared");
         }
-        if self.flights.len() > 1 {
+        if self.in_flight.len() > 1 {
             self.record_situation("two in flight");
         }
         Ok(())
@@ -416,19 +428,19 @@ impl InvariantChecker {
         let id = batch.id.0;
         // A passed-through call that is too large or in quarantine reports that reason instead. The
         // core's debug assertions check which single calls are passed through.
-        let aside = batch.unbatched_reason.is_some() || self.tally.contains_key("alone: no gain");
-        if aside && batch.members.len() == 1 {
+        let may_pass_through = batch.unbatched_reason.is_some() || self.tally.contains_key("alone: no gain");
+        if may_pass_through && batch.members.len() == 1 {
             return ensure_invariant(
                 InvariantId::WithinSlots,
-                self.flights.len() < self.limits.stand_aside_max as usize,
-                || format!("batch {id} is passed through beside {} others", self.flights.len()),
+                self.in_flight.len() < self.limits.stand_aside_max as usize,
+                || format!("batch {id} is passed through beside {} others", self.in_flight.len()),
             );
         }
-        let (others, slots) = (self.flights.len(), self.limits.slots);
+        let (others, slots) = (self.in_flight.len(), self.limits.slots);
         ensure_invariant(InvariantId::WithinSlots, others < slots as usize, || {
             format!("batch {id} is dispatched for {:?} beside {others} others in {slots} slots", batch.cause)
         })?;
-        let others = self.flights.values().filter(|flight| flight.scope == scope).count();
+        let others = self.in_flight.values().filter(|flight| flight.scope == scope).count();
         let slots = self.limits.scope(scope).slots_max;
         ensure_invariant(InvariantId::WithinSlots, others < slots as usize, || {
             format!(
@@ -440,15 +452,15 @@ impl InvariantChecker {
 
     fn idle(&mut self, wakeup: Option<Tick>) -> CheckResult {
         self.displaced.check_reported()?;
-        let owed = self.flights.iter().find(|(_, flight)| flight.abort == AbortState::Due);
-        ensure_invariant(InvariantId::Aborts, owed.is_none(), || {
-            format!("every member of {owed:?} was cancelled, and it is not aborted")
+        let abandoned = self.in_flight.iter().find(|(_, flight)| flight.abort == AbortState::Due);
+        ensure_invariant(InvariantId::Aborts, abandoned.is_none(), || {
+            format!("every member of {abandoned:?} was cancelled, and it is not aborted")
         })?;
         ensure_invariant(InvariantId::WakesLater, wakeup.is_none_or(|at| at > self.now), || {
             format!("requests a wake-up at {wakeup:?}, which is not later")
         })?;
         self.ignore_hopeless_slos()?;
-        if !self.flights.is_empty() {
+        if !self.in_flight.is_empty() {
             return Ok(());
         }
         if self.queue.is_empty() {
@@ -477,7 +489,7 @@ impl InvariantChecker {
     /// Checks that a call queued past its deadline had an SLO that cannot be met. No other call
     /// outlives its deadline.
     fn ignore_hopeless_slos(&mut self) -> CheckResult {
-        let mut forgave = 0;
+        let mut ignored = 0;
         for waiting in self.queue.values_mut() {
             let Some(deadline) = waiting.call.deadline.filter(|deadline| deadline.at <= self.now) else { continue };
             ensure_invariant(InvariantId::OnTime, deadline.source == DeadlineSource::Slo, || {
@@ -495,10 +507,10 @@ impl InvariantChecker {
                 waiting.call.fallback_deadline.is_none_or(|later| later.at > self.now),
                 || format!("call {} stays queued past its later deadline", waiting.call.id.0),
             )?;
-            forgave += u64::from(!std::mem::replace(&mut waiting.forgiven, true));
+            ignored += u64::from(!std::mem::replace(&mut waiting.slo_ignored, true));
         }
-        if forgave > 0 {
-            *self.tally.entry("slo forgiven").or_default() += forgave;
+        if ignored > 0 {
+            *self.tally.entry("slo forgiven").or_default() += ignored;
         }
         Ok(())
     }

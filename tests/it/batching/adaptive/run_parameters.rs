@@ -32,34 +32,43 @@ pub(super) struct RunParameters {
     pub(super) arrivals: ArrivalProcess,
     /// Total number of calls.
     pub(super) calls: u64,
-    pub(super) nature: ServerProperties,
+    /// Properties of the server at the start.
+    pub(super) server: ServerProperties,
     /// Probability that a client cancels its call, in thousandths.
     pub(super) cancels: u64,
     /// Probability that the limits are edited, in thousandths.
     pub(super) edits: u64,
     /// Probability that the upstream changes, in thousandths.
     pub(super) changes: u64,
-    /// Maximum delay of `poll` after `next_wakeup`, in microseconds.
-    pub(super) late: u64,
+    /// Maximum delay of `poll` after the requested wake-up, in microseconds.
+    pub(super) poll_delay_max: u64,
     /// `true` if plans are solved and installed.
     pub(super) plans: bool,
     /// `true` if the process drains after the last arrival, with calls still queued.
     pub(super) drains: bool,
     /// `true` if the edits of the limits include the policy.
     policies: bool,
+    /// Setting of the adaptive policy.
     hold_permille: u32,
     /// Cost class and route of each key.
     keys: Vec<(CostClassId, ScopeId)>,
+    /// Maximum number of items of a call.
     items: u32,
+    /// Maximum weight of an item.
     weight: u64,
+    /// `true` if calls have exclusive values, which occur only once in a batch.
     exclusive: bool,
+    /// SLO of the calls.
     slo: Option<Duration>,
     /// Probability that a client sets a deadline, in thousandths.
     deadlines: u64,
     /// Maximum time to such a deadline, in milliseconds.
     deadline: u64,
+    /// Timeout of the routes.
     timeout: Option<Duration>,
+    /// Initial duration of a quarantine.
     quarantine: Duration,
+    /// `true` if the limits of the queue are rarely reached.
     roomy: bool,
     /// Number of tenants and classes that the calls are spread over; 0 for one of each.
     flows: u64,
@@ -76,12 +85,12 @@ impl RunParameters {
         // batches by itself, and the gain of batching.
         let long = draw.chance(60);
         let linear = long && draw.clone().chance(500);
-        let nature = match long {
+        let server = match long {
             true if linear => ServerProperties::linear(draw),
             true => ServerProperties::batching(draw),
             false => ServerProperties::new(draw),
         };
-        let work = nature.unbatched_time(1);
+        let work = server.unbatched_time(1);
         let gap = work.mul_f64(*draw.pick(&[0.05, 0.3, 1.0, 3.0, 10.0]));
         let arrivals = match draw.between(0, 6) {
             // Fewer clients than the largest limit on requests in flight, which would hold calls
@@ -99,11 +108,11 @@ impl RunParameters {
         let parameters = Self {
             arrivals,
             calls: if long { 3000 } else { *draw.pick(&[60, 300, 300, 900]) },
-            nature,
+            server,
             cancels: *draw.pick(&[0, 0, 30, 200]),
             edits: if long { 0 } else { *draw.pick(&[0, 0, 5, 30]) },
             changes: if long { 0 } else { *draw.pick(&[0, 2, 10]) },
-            late: *draw.pick(&[0, 0, 0, 60, 3000]),
+            poll_delay_max: *draw.pick(&[0, 0, 0, 60, 3000]),
             plans: draw.chance(400),
             drains: draw.chance(500),
             policies: draw.chance(150),
@@ -207,14 +216,14 @@ impl RunParameters {
             (Some(slo), hard) if hard.is_none_or(|hard| slo.at < hard.at) => (Some(slo), hard),
             (_, hard) => (hard, None),
         };
-        let own = if self.flows == 0 { 0 } else { draw.clone().between(0, self.flows - 1) };
+        let flow = if self.flows == 0 { 0 } else { draw.clone().between(0, self.flows - 1) };
         Call {
             id,
             key: if alone && draw.chance(700) { KeyId(1000 + id.0) } else { KeyId(at) },
             cost_class,
-            tenant: TenantId(own / 2),
+            tenant: TenantId(flow / 2),
             tenant_weight: 1,
-            priority: PriorityId(u8::try_from(own).unwrap_or(0)),
+            priority: PriorityId(u8::try_from(flow).unwrap_or(0)),
             scope,
             alone,
             replayable: true,

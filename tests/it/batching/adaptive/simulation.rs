@@ -30,7 +30,7 @@ enum ScheduledEvent {
     Answer(CallId),
     End(BatchId, Observation),
     /// End of the current run of a server that batches by itself.
-    Ran,
+    RunEnd,
     Plan(CostClassId, Plan),
     Drain,
 }
@@ -47,14 +47,18 @@ pub(super) enum LogEntry {
 #[derive(Debug)]
 pub(super) struct Simulation {
     pub(super) log: Vec<LogEntry>,
-    pub(super) watch: InvariantChecker,
+    pub(super) checker: InvariantChecker,
     limits: Limits,
     core: Batcher,
     draw: RandomSource,
     parameters: RunParameters,
     upstream: Upstream,
-    planned: BTreeMap<(Tick, u64), ScheduledEvent>,
-    plans: u64,
+    /// Events by time and by [`Self::schedule_count`], so that those of one instant keep their
+    /// order.
+    scheduled: BTreeMap<(Tick, u64), ScheduledEvent>,
+    /// Number of events that were scheduled.
+    schedule_count: u64,
+    /// Number of calls that have arrived, which is the id of the next one.
     calls: u64,
     now: Tick,
 }
@@ -68,14 +72,18 @@ impl Simulation {
         let limits = parameters.limits(&mut draw);
         Self {
             log: Vec::new(),
-            watch: InvariantChecker::new(limits.clone(), parameters.nature.unbatched_time(1) / 2, parameters.late == 0),
+            checker: InvariantChecker::new(
+                limits.clone(),
+                parameters.server.unbatched_time(1) / 2,
+                parameters.poll_delay_max == 0,
+            ),
             core: Batcher::new(limits.clone(), seed),
             limits,
             draw,
-            upstream: Upstream::new(parameters.nature.clone()),
+            upstream: Upstream::new(parameters.server.clone()),
             parameters,
-            planned: BTreeMap::new(),
-            plans: 0,
+            scheduled: BTreeMap::new(),
+            schedule_count: 0,
             calls: 0,
             now: Tick::default(),
         }
@@ -100,21 +108,21 @@ impl Simulation {
             ArrivalProcess::Loop { clients } => {
                 for _ in 0..clients {
                     let at = Tick::from_millis(1).after(self.draw.span(false, 5));
-                    self.plan(at, ScheduledEvent::Arrive { calls: 1, leading: false });
+                    self.schedule(at, ScheduledEvent::Arrive { calls: 1, leading: false });
                 }
             }
-            _ => self.plan(Tick::from_millis(1), ScheduledEvent::Arrive { calls: 1, leading: true }),
+            _ => self.schedule(Tick::from_millis(1), ScheduledEvent::Arrive { calls: 1, leading: true }),
         }
         // Each call arrives, is cancelled, is answered and ends at most once, and causes some
         // wake-ups: for a lead, a hold, a plan or a deadline.
         let steps_max = 20 * self.parameters.calls + 200;
         let mut wakeup = None;
         for _ in 0..steps_max {
-            let next = self.planned.first_key_value().map(|((at, _), _)| *at);
+            let next = self.scheduled.first_key_value().map(|((at, _), _)| *at);
             let Some(woken) = self.draw.wakes_first(next, wakeup) else { return self.end() };
             if woken {
-                let late = Duration::from_micros(self.draw.between(0, self.parameters.late));
-                let at = wakeup.unwrap_or(self.now).after(late);
+                let delay = Duration::from_micros(self.draw.between(0, self.parameters.poll_delay_max));
+                let at = wakeup.unwrap_or(self.now).after(delay);
                 self.now = next.map_or(at, |next| at.min(next)).max(self.now);
             } else {
                 self.apply_next_event()?;
@@ -126,14 +134,14 @@ impl Simulation {
 
     fn end(&mut self) -> CheckResult {
         if !self.parameters.drains {
-            self.watch.record_situation("left without drain");
+            self.checker.record_situation("left without drain");
         }
-        self.watch.check_end()
+        self.checker.check_end()
     }
 
-    fn plan(&mut self, at: Tick, what: ScheduledEvent) {
-        self.planned.insert((at.max(self.now), self.plans), what);
-        self.plans += 1;
+    fn schedule(&mut self, at: Tick, event: ScheduledEvent) {
+        self.scheduled.insert((at.max(self.now), self.schedule_count), event);
+        self.schedule_count += 1;
     }
 
     fn apply(&mut self, event: Event) -> Result<CoreResponse, Violation> {
@@ -146,19 +154,19 @@ impl Simulation {
         *last = response.clone();
         let ceiling =
             |class: CostClassId| usize::try_from(class.0).ok().and_then(|class| ceilings.get(class).copied()).flatten();
-        self.watch.step(event, &response, &self.core, ceiling)?;
+        self.checker.step(event, &response, &self.core, ceiling)?;
         Ok(response)
     }
 
     /// Applies the next scheduled event, and sometimes the others of the same instant before the
     /// next poll.
     fn apply_next_event(&mut self) -> CheckResult {
-        while let Some(((at, _), planned)) = self.planned.pop_first() {
+        while let Some(((at, _), event)) = self.scheduled.pop_first() {
             self.now = self.now.max(at);
-            match planned {
+            match event {
                 ScheduledEvent::Arrive { calls, leading } => self.arrive(calls, leading)?,
                 ScheduledEvent::Cancel(id) => {
-                    let queued = self.watch.is_queued(id);
+                    let queued = self.checker.is_queued(id);
                     self.apply(Event::Cancel(self.now, id))?;
                     // If a call is cancelled during its execution, its client calls again when the
                     // batch completes.
@@ -166,15 +174,15 @@ impl Simulation {
                 }
                 ScheduledEvent::Answer(id) => _ = self.apply(Event::Answered(id))?,
                 ScheduledEvent::End(batch, observed) => self.complete(batch, observed)?,
-                ScheduledEvent::Ran => self.on_run_end()?,
+                ScheduledEvent::RunEnd => self.on_run_end()?,
                 ScheduledEvent::Plan(class, plan) => {
                     self.log.push(LogEntry::Plan(self.now, class));
                     self.core.set_plan(self.now, class, plan);
-                    self.watch.record_situation("planned");
+                    self.checker.record_situation("planned");
                 }
                 ScheduledEvent::Drain => _ = self.apply(Event::Drain(self.now))?,
             }
-            let more = self.planned.first_key_value().is_some_and(|((next, _), _)| *next == at);
+            let more = self.scheduled.first_key_value().is_some_and(|((next, _), _)| *next == at);
             if !more || self.draw.chance(300) {
                 break;
             }
@@ -187,11 +195,11 @@ impl Simulation {
             self.offer()?;
         }
         if self.draw.chance(self.parameters.edits) {
-            self.edit()?;
+            self.change_limits()?;
         }
         if self.draw.chance(self.parameters.changes) {
-            let alone = self.upstream.change(&mut self.draw);
-            self.watch.hopeless = self.watch.hopeless.min(alone / 2);
+            let unbatched_time = self.upstream.change(&mut self.draw);
+            self.checker.hopeless = self.checker.hopeless.min(unbatched_time / 2);
         }
         if !leading {
             return Ok(());
@@ -199,7 +207,7 @@ impl Simulation {
         if self.calls >= self.parameters.calls {
             if self.parameters.drains {
                 let at = self.now.after(self.draw.span(false, 10));
-                self.plan(at, ScheduledEvent::Drain);
+                self.schedule(at, ScheduledEvent::Drain);
             }
             return Ok(());
         }
@@ -208,7 +216,7 @@ impl Simulation {
             ArrivalProcess::FanOut { calls, .. } => {
                 for _ in 1..calls {
                     let at = self.now.after(self.draw.span(false, 1) * 6 / 10);
-                    self.plan(at, ScheduledEvent::Arrive { calls: 1, leading: false });
+                    self.schedule(at, ScheduledEvent::Arrive { calls: 1, leading: false });
                 }
                 1
             }
@@ -219,7 +227,7 @@ impl Simulation {
             ArrivalProcess::Poisson { gap } | ArrivalProcess::FanOut { gap, .. } => exponential(&mut self.draw, gap),
             ArrivalProcess::Loop { .. } => MS,
         };
-        self.plan(self.now.after(gap), ScheduledEvent::Arrive { calls, leading: true });
+        self.schedule(self.now.after(gap), ScheduledEvent::Arrive { calls, leading: true });
         Ok(())
     }
 
@@ -232,7 +240,7 @@ impl Simulation {
         let call = self.parameters.call(&mut self.draw, self.now, id);
         if self.draw.chance(self.parameters.cancels) {
             let at = self.now.after(self.draw.span(false, 40));
-            self.plan(at, ScheduledEvent::Cancel(id));
+            self.schedule(at, ScheduledEvent::Cancel(id));
         }
         if let CoreResponse::Offered(Err(_)) = self.apply(Event::Offer(self.now, call))? {
             self.on_calls_ended(1, 5 * MS);
@@ -240,17 +248,19 @@ impl Simulation {
         Ok(())
     }
 
-    /// Records that calls have ended, answered or not. In a closed loop their clients call again.
-    fn on_calls_ended(&mut self, callers: usize, pause: Duration) {
+    /// Records that calls have ended, answered or not. In a closed loop their clients call again,
+    /// after `pause` and a think time.
+    fn on_calls_ended(&mut self, clients: usize, pause: Duration) {
         if let ArrivalProcess::Loop { .. } = self.parameters.arrivals {
-            for _ in 0..callers {
+            for _ in 0..clients {
                 let think = self.draw.span(false, 1) / 5 + MS / 10;
-                self.plan(self.now.after(think + pause), ScheduledEvent::Arrive { calls: 1, leading: false });
+                self.schedule(self.now.after(think + pause), ScheduledEvent::Arrive { calls: 1, leading: false });
             }
         }
     }
 
-    fn edit(&mut self) -> CheckResult {
+    /// Publishes a limit of the server, or replaces the configured limits.
+    fn change_limits(&mut self) -> CheckResult {
         if self.draw.chance(150) {
             let class = CostClassId(self.draw.count(0, 2));
             if self.draw.chance(500) {
@@ -266,7 +276,7 @@ impl Simulation {
 
     /// Polls until there is no decision. Returns the next wake-up.
     fn poll_until_idle(&mut self) -> Result<Option<Tick>, Violation> {
-        for _ in 0..=self.watch.decisions_max() {
+        for _ in 0..=self.checker.decisions_max() {
             match self.apply(Event::Poll(self.now))? {
                 CoreResponse::Decided(Decision::Dispatch(batch)) => self.execute(&batch),
                 CoreResponse::Decided(Decision::Abort(batch)) => self.abort(batch),
@@ -276,7 +286,7 @@ impl Simulation {
                         && let Some((class, input)) = self.core.take_due_plan_input()
                     {
                         let at = self.now.after(self.draw.span(false, 100));
-                        self.plan(at, ScheduledEvent::Plan(class, solve(&input)));
+                        self.schedule(at, ScheduledEvent::Plan(class, solve(&input)));
                     }
                     return Ok(wakeup);
                 }
@@ -287,37 +297,37 @@ impl Simulation {
     }
 
     fn execute(&mut self, batch: &Batch) {
-        let heaviest = self.watch.heaviest(batch.id);
-        let others = self.watch.in_flight() - 1;
+        let heaviest = self.checker.heaviest(batch.id);
+        let others = self.checker.in_flight_count() - 1;
         match self.upstream.handle_batch(&mut self.draw, self.now, batch, heaviest, others) {
             ServerReaction::Ends(at, observed) => {
                 let early = observed.outcome != BatchOutcome::Ok || self.draw.chance(50);
                 if early {
                     self.answer_early(batch.id, at);
                 }
-                self.plan(at, ScheduledEvent::End(batch.id, observed));
+                self.schedule(at, ScheduledEvent::End(batch.id, observed));
             }
             ServerReaction::Collects => {}
-            ServerReaction::Runs(at) => self.plan(at, ScheduledEvent::Ran),
+            ServerReaction::Runs(at) => self.schedule(at, ScheduledEvent::RunEnd),
         }
     }
 
     /// Answers some members early: isolation answers members one by one before the end of the
     /// execution, and so does an upstream that answers early.
     fn answer_early(&mut self, batch: BatchId, end: Tick) {
-        for id in self.watch.waiting(batch) {
+        for id in self.checker.waiting(batch) {
             if self.draw.chance(600) {
                 let permille = self.draw.count(0, 1000);
                 let at = self.now.after(end.since(self.now) / 1000 * permille);
-                self.plan(at, ScheduledEvent::Answer(id));
+                self.schedule(at, ScheduledEvent::Answer(id));
             }
         }
     }
 
     fn complete(&mut self, batch: BatchId, observed: Observation) -> CheckResult {
-        let callers = self.watch.members(batch);
+        let clients = self.checker.members(batch);
         self.apply(Event::Complete(self.now, batch, observed))?;
-        self.on_calls_ended(callers, Duration::ZERO);
+        self.on_calls_ended(clients, Duration::ZERO);
         Ok(())
     }
 
@@ -328,7 +338,7 @@ impl Simulation {
             self.complete(batch, observed)?;
         }
         if let Some(at) = next {
-            self.plan(at, ScheduledEvent::Ran);
+            self.schedule(at, ScheduledEvent::RunEnd);
         }
         Ok(())
     }
@@ -336,14 +346,13 @@ impl Simulation {
     /// Drops the execution. Its completion is reported at once or shortly afterwards.
     fn abort(&mut self, batch: BatchId) {
         self.upstream.cancel_batch(batch);
-        let end =
-            self.planned.iter().find(|(_, planned)| matches!(planned, ScheduledEvent::End(id, _) if *id == batch));
+        let end = self.scheduled.iter().find(|(_, event)| matches!(event, ScheduledEvent::End(id, _) if *id == batch));
         if let Some(at) = end.map(|(at, _)| *at) {
-            self.planned.remove(&at);
+            self.scheduled.remove(&at);
         }
         let observed = Observation { duration: MS, first_byte: None, outcome: BatchOutcome::Cancelled };
         let at = self.now.after(MS * self.draw.count(0, 2));
-        self.plan(at, ScheduledEvent::End(batch, observed));
+        self.schedule(at, ScheduledEvent::End(batch, observed));
     }
 }
 

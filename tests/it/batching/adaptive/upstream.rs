@@ -17,7 +17,9 @@ pub(super) struct ServerProperties {
     slots: usize,
     /// `true` if it collects requests during a run and then runs them together.
     batches: bool,
+    /// Constant time of an execution.
     base: Duration,
+    /// Time for each item.
     each: Duration,
     /// Time for each item and unit of the heaviest item's weight, in nanoseconds.
     padded: u64,
@@ -27,8 +29,12 @@ pub(super) struct ServerProperties {
     noise: u64,
     /// Probability that an execution stalls, in thousandths.
     stalls: u64,
+    /// Maximum number of items of a batch, and `true` if a refusal names it.
     items_max: Option<(u32, bool)>,
+    /// Maximum of the number of items times the weight of the heaviest one. The server runs out of
+    /// memory above it.
     weight_max: Option<u64>,
+    /// Maximum number of batches in flight. Further ones are refused as an overload.
     running_max: Option<usize>,
     /// Probability that a response has the wrong shape, in thousandths.
     mismatches: u64,
@@ -39,11 +45,13 @@ pub(super) struct ServerProperties {
 /// The simulated server.
 #[derive(Debug)]
 pub(super) struct Upstream {
-    nature: ServerProperties,
-    /// Instant at which each slot is free.
+    properties: ServerProperties,
+    /// Instant from which each slot is free.
     free: Vec<Tick>,
-    /// Requests collected for the next run by a server that batches by itself.
+    /// Batches collected for the next run by a server that batches by itself: id, number of items
+    /// and time of dispatch.
     waiting: Vec<(BatchId, u32, Tick)>,
+    /// Batches of the current run of such a server: id and time of dispatch.
     running: Vec<(BatchId, Tick)>,
 }
 
@@ -62,7 +70,7 @@ pub(super) enum ServerReaction {
 
 impl ServerProperties {
     pub(super) fn new(draw: &mut RandomSource) -> Self {
-        let wild = draw.chance(300);
+        let misbehaves = draw.chance(300);
         Self {
             slots: usize::try_from(draw.between(1, 4)).unwrap_or(1),
             batches: draw.chance(250),
@@ -75,8 +83,8 @@ impl ServerProperties {
             items_max: draw.chance(200).then(|| (draw.count(1, 24), draw.chance(500))),
             weight_max: draw.chance(100).then(|| draw.between(50, 5000)),
             running_max: draw.chance(100).then_some(usize::try_from(draw.between(1, 4)).unwrap_or(1)),
-            mismatches: if wild { *draw.pick(&[0, 3, 30]) } else { 0 },
-            failures: if wild { *draw.pick(&[0, 10, 300]) } else { 0 },
+            mismatches: if misbehaves { *draw.pick(&[0, 3, 30]) } else { 0 },
+            failures: if misbehaves { *draw.pick(&[0, 10, 300]) } else { 0 },
         }
     }
 
@@ -110,28 +118,30 @@ impl ServerProperties {
 
     fn execution_time(&self, draw: &mut RandomSource, items: u32, heaviest: u64) -> Duration {
         let padded = Duration::from_nanos(self.padded * heaviest * u64::from(items));
-        let mut takes = (self.unbatched_time(items) + padded) / 1000
+        let mut duration = (self.unbatched_time(items) + padded) / 1000
             * draw.count(1000, 1000 + 10 * u32::try_from(self.noise).unwrap_or(0));
         if draw.chance(self.stalls) {
-            takes += draw.span(false, 80);
+            duration += draw.span(false, 80);
         }
-        takes
+        duration
     }
 }
 
 // === impl Upstream ===
 
 impl Upstream {
-    pub(super) fn new(nature: ServerProperties) -> Self {
-        Self { nature, free: Vec::new(), waiting: Vec::new(), running: Vec::new() }
+    pub(super) fn new(properties: ServerProperties) -> Self {
+        Self { properties, free: Vec::new(), waiting: Vec::new(), running: Vec::new() }
     }
 
     /// Changes the server. Returns the new execution time of a single item.
     pub(super) fn change(&mut self, draw: &mut RandomSource) -> Duration {
-        self.nature.change(draw);
-        self.nature.unbatched_time(1)
+        self.properties.change(draw);
+        self.properties.unbatched_time(1)
     }
 
+    /// Handles a dispatched batch. `heaviest` is the weight of its heaviest item, and `others` the
+    /// number of other batches in flight.
     pub(super) fn handle_batch(
         &mut self,
         draw: &mut RandomSource,
@@ -141,7 +151,7 @@ impl Upstream {
         others: usize,
     ) -> ServerReaction {
         let ServerProperties { items_max, weight_max, running_max, batches, mismatches, failures, slots, .. } =
-            self.nature;
+            self.properties;
         let refuses = |outcome| {
             ServerReaction::Ends(now.after(MS / 2), Observation { duration: MS / 2, first_byte: None, outcome })
         };
@@ -163,9 +173,9 @@ impl Upstream {
             };
         }
         self.free.resize(slots, now);
-        let takes = self.nature.execution_time(draw, batch.items, heaviest);
+        let duration = self.properties.execution_time(draw, batch.items, heaviest);
         let Some(slot) = self.free.iter_mut().min() else { return ServerReaction::Collects };
-        let end = now.max(*slot).after(takes);
+        let end = now.max(*slot).after(duration);
         *slot = end;
         let outcome = match () {
             () if batch.members.len() > 1 && draw.chance(mismatches) => BatchOutcome::Mismatched,
@@ -175,18 +185,18 @@ impl Upstream {
         ServerReaction::Ends(end, Observation { duration: end.since(now), first_byte: None, outcome })
     }
 
-    /// Starts a run of the collected requests. Returns its end, or `None` if there are none.
+    /// Starts a run of the collected batches. Returns its end, or `None` if there are none.
     fn run(&mut self, draw: &mut RandomSource, now: Tick) -> Option<Tick> {
         let mut items = 0;
-        while let Some((id, more, sent)) = self.waiting.first().copied() {
-            if items > 0 && items + more > INNER_MAX {
+        while let Some((id, added, sent)) = self.waiting.first().copied() {
+            if items > 0 && items + added > INNER_MAX {
                 break;
             }
-            items += more;
+            items += added;
             self.waiting.remove(0);
             self.running.push((id, sent));
         }
-        (items > 0).then(|| now.after(self.nature.execution_time(draw, items, 0)))
+        (items > 0).then(|| now.after(self.properties.execution_time(draw, items, 0)))
     }
 
     /// Ends a run. Returns the answered batches and the end of the next run.

@@ -1,5 +1,5 @@
-//! A server with one slot and a fixed time for each size, and the core in front of it, so that shares
-//! can be checked to the batch.
+//! A server with one slot and a fixed time for each size, and the core in front of it, so that
+//! shares can be checked to the batch.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -26,7 +26,9 @@ pub(super) struct FixedTimeServer {
     pub(super) now: Tick,
     /// Queued calls, with their arrival times.
     pub(super) queued: BTreeMap<CallId, (Call, Tick)>,
-    flight: Option<(Tick, Duration, Batch)>,
+    /// The batch in flight, with the end and the duration of its execution.
+    in_flight: Option<(Tick, Duration, Batch)>,
+    /// Number of offered calls, which is the id of the next one.
     calls: u64,
     /// `true` if the server spends as much on each item as on the heaviest one.
     padded: bool,
@@ -36,6 +38,7 @@ pub(super) struct FixedTimeServer {
 #[derive(Debug)]
 pub(super) struct DispatchedBatch {
     pub(super) batch: Batch,
+    /// Time of dispatch.
     pub(super) sent: Tick,
     pub(super) calls: Vec<(Call, Tick)>,
 }
@@ -71,7 +74,7 @@ impl FixedTimeServer {
 
     fn of(core: Batcher) -> Self {
         let queued = BTreeMap::new();
-        Self { core, now: Tick::from_millis(1), queued, flight: None, calls: 0, padded: false }
+        Self { core, now: Tick::from_millis(1), queued, in_flight: None, calls: 0, padded: false }
     }
 
     /// Returns a server that its core knows: it has answered calls of every size up to this one.
@@ -90,8 +93,8 @@ impl FixedTimeServer {
         server
     }
 
-    /// Returns a padding server that its core knows: it has answered batches of light calls, of heavy
-    /// calls and of both.
+    /// Returns a padding server that its core knows: it has answered batches of light calls, of
+    /// heavy calls and of both.
     pub(super) fn padded(limits: Limits) -> Self {
         let core = Batcher::new(limits, 7).without_feature(Feature::StandAside);
         let mut server = Self { padded: true, ..Self::of(core) };
@@ -105,11 +108,12 @@ impl FixedTimeServer {
         server
     }
 
+    /// Offers a call with light items. `of` completes it.
     pub(super) fn offer(&mut self, of: impl FnOnce(Call) -> Call) -> CallId {
         self.offer_weighing(1, of)
     }
 
-    /// Offers a call with items of this weight.
+    /// Offers a call with items of this weight. `of` completes it.
     pub(super) fn offer_weighing(&mut self, weight: u64, of: impl FnOnce(Call) -> Call) -> CallId {
         let call = of(Call::new(CallId(self.calls)));
         let call = Call { weight: Weight { sum: weight * u64::from(call.items), max: weight }, ..call };
@@ -128,11 +132,11 @@ impl FixedTimeServer {
         loop {
             match self.core.poll(self.now)? {
                 Decision::Dispatch(batch) => {
-                    assert!(self.flight.is_none(), "there is one slot");
+                    assert!(self.in_flight.is_none(), "there is one slot");
                     let out = |id| self.queued.remove(&id).expect("a dispatched call was queued");
                     let calls: Vec<_> = batch.members.iter().map(|member| member.id).map(out).collect();
-                    let took = self.takes(&calls);
-                    self.flight = Some((self.now.after(took), took, batch.clone()));
+                    let took = self.duration(&calls);
+                    self.in_flight = Some((self.now.after(took), took, batch.clone()));
                     return Some(DispatchedBatch { batch, sent: self.now, calls });
                 }
                 Decision::Expire { id, .. } => _ = self.queued.remove(&id),
@@ -141,7 +145,8 @@ impl FixedTimeServer {
         }
     }
 
-    fn takes(&self, calls: &[(Call, Tick)]) -> Duration {
+    /// Returns the execution time of a batch of these calls.
+    fn duration(&self, calls: &[(Call, Tick)]) -> Duration {
         let items: u32 = calls.iter().map(|(call, _)| call.items).sum();
         let heaviest = calls.iter().map(|(call, _)| call.weight.max).max().unwrap_or(1);
         let heaviest = u32::try_from(heaviest).unwrap_or(u32::MAX);
@@ -151,7 +156,7 @@ impl FixedTimeServer {
     /// Advances the time to the end of the batch in flight, or to the core's next wake-up. Returns
     /// `false` if there is neither.
     pub(super) fn step(&mut self) -> bool {
-        if let Some((at, took, batch)) = self.flight.take() {
+        if let Some((at, took, batch)) = self.in_flight.take() {
             self.now = self.now.max(at);
             let observed = Observation { duration: took, first_byte: None, outcome: BatchOutcome::Ok };
             self.core.complete(self.now, batch.id, observed);
@@ -162,45 +167,46 @@ impl FixedTimeServer {
         wakeup.is_some()
     }
 
-    /// Does the same if the next event is before this instant, and returns `false` otherwise.
+    /// Advances the time as [`Self::step`] does, if the next event is before this instant. Returns
+    /// `false` otherwise.
     pub(super) fn step_until(&mut self, end: Tick) -> bool {
-        let next = self.flight.as_ref().map(|(at, ..)| *at).or_else(|| self.core.next_wakeup());
+        let next = self.in_flight.as_ref().map(|(at, ..)| *at).or_else(|| self.core.next_wakeup());
         next.is_some_and(|next| next < end) && self.step()
     }
 
     /// Returns the next batch, advancing the time as needed.
     pub(super) fn next(&mut self) -> DispatchedBatch {
         loop {
-            if let Some(left) = self.poll() {
-                return left;
+            if let Some(dispatched) = self.poll() {
+                return dispatched;
             }
             assert!(self.step(), "{} calls wait without a reason", self.queued.len());
         }
     }
 
     pub(super) fn run_until_empty(&mut self) {
-        while !self.queued.is_empty() || self.flight.is_some() {
+        while !self.queued.is_empty() || self.in_flight.is_some() {
             if self.poll().is_none() {
                 assert!(self.step(), "{} calls wait without a reason", self.queued.len());
             }
         }
     }
 
-    /// Offers the calls of `coming` at their arrival times until an instant. Returns the dispatched
-    /// batches.
-    pub(super) fn run(&mut self, until: Tick, mut coming: VecDeque<(Tick, Call)>) -> Vec<DispatchedBatch> {
+    /// Offers the calls of `arrivals` at their arrival times until an instant. Returns the
+    /// dispatched batches.
+    pub(super) fn run(&mut self, until: Tick, mut arrivals: VecDeque<(Tick, Call)>) -> Vec<DispatchedBatch> {
         let mut all = Vec::new();
         while self.now < until {
-            while coming.front().is_some_and(|(at, _)| *at <= self.now) {
-                if let Some((_, call)) = coming.pop_front() {
+            while arrivals.front().is_some_and(|(at, _)| *at <= self.now) {
+                if let Some((_, call)) = arrivals.pop_front() {
                     self.offer(|given| Call { id: given.id, ..call });
                 }
             }
-            while let Some(left) = self.poll() {
-                all.push(left);
+            while let Some(dispatched) = self.poll() {
+                all.push(dispatched);
             }
-            let arrival = coming.front().map(|(at, _)| *at);
-            let end = self.flight.as_ref().map(|(at, ..)| *at).or_else(|| self.core.next_wakeup());
+            let arrival = arrivals.front().map(|(at, _)| *at);
+            let end = self.in_flight.as_ref().map(|(at, ..)| *at).or_else(|| self.core.next_wakeup());
             match (arrival, end) {
                 (Some(arrival), end) if end.is_none_or(|end| arrival < end) => self.now = arrival,
                 (_, Some(_)) => _ = self.step(),

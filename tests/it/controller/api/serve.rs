@@ -1,4 +1,4 @@
-//! The HTTP side of the API server.
+//! The HTTP side of the fake API server: paths, parameters, watches and injected faults.
 
 use std::convert::Infallible;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,8 @@ use super::select::Selection;
 use super::store::{ApiError, Change, ResourceKind, api_version};
 use super::{FakeApiServer, Inner, RecordedRequest, rules};
 
-/// A concrete type: with a boxed error, the futures cannot be spawned.
+/// Error of a response body. It is a concrete type, because futures with a boxed error cannot be
+/// spawned here.
 type Error = std::io::Error;
 type Body = BoxBody<Bytes, Error>;
 /// The response to a request. An error closes the connection.
@@ -30,10 +31,13 @@ type ResponseResult = Result<Response<Body>, Error>;
 struct ResourcePath {
     kind: ResourceKind,
     namespace: String,
+    /// Empty for a collection.
     name: String,
-    part: String,
+    /// Part of the object, such as `status`; empty for the whole object.
+    subresource: String,
 }
 
+/// Serves connections until the server is stopped.
 pub(super) async fn accept(listener: TcpListener, inner: Weak<Inner>, mut stop: watch::Receiver<bool>) {
     loop {
         let stream = tokio::select! {
@@ -64,7 +68,8 @@ async fn answer(api: FakeApiServer, request: Request<Incoming>) -> ResponseResul
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(Error::other)?.to_bytes();
     let path = parts.uri.path().to_owned();
-    let query: Vec<(String, String)> = parts.uri.query().unwrap_or_default().split('&').filter_map(pair).collect();
+    let query: Vec<(String, String)> =
+        parts.uri.query().unwrap_or_default().split('&').filter_map(parse_parameter).collect();
     if path == "/version" {
         record_request(&api, "get", "version", ("", ""), "");
         let fault = take_fault(&mut api.0.faults.lock().unwrap_or_else(PoisonError::into_inner), "get", "version");
@@ -79,11 +84,11 @@ async fn answer(api: FakeApiServer, request: Request<Incoming>) -> ResponseResul
             }),
         ));
     }
-    let ask = |key: &str| query.iter().find(|(name, _)| name == key).map_or("", |(_, value)| value);
-    let watching = matches!(ask("watch"), "true" | "1");
-    let Some(target) = target(&api, &path) else {
+    let parameter = |key: &str| query.iter().find(|(name, _)| name == key).map_or("", |(_, value)| value);
+    let is_watch = matches!(parameter("watch"), "true" | "1");
+    let Some(target) = parse_path(&api, &path) else {
         let resource = path.split('/').find(|part| ["inferencepools", "inferenceservices"].contains(part));
-        record_request(&api, if watching { "watch" } else { "list" }, resource.unwrap_or(&path), ("", ""), "");
+        record_request(&api, if is_watch { "watch" } else { "list" }, resource.unwrap_or(&path), ("", ""), "");
         return Ok(error_response(&ApiError {
             code: 404,
             reason: "NotFound",
@@ -91,7 +96,7 @@ async fn answer(api: FakeApiServer, request: Request<Incoming>) -> ResponseResul
         }));
     };
     let verb = match (parts.method.as_str(), target.name.is_empty()) {
-        ("GET", true) if watching => "watch",
+        ("GET", true) if is_watch => "watch",
         ("GET", true) => "list",
         ("GET", false) => "get",
         ("POST", _) => "create",
@@ -99,13 +104,13 @@ async fn answer(api: FakeApiServer, request: Request<Incoming>) -> ResponseResul
         ("PATCH", _) => "patch",
         _ => "delete",
     };
-    let resource = if target.part.is_empty() {
+    let resource = if target.subresource.is_empty() {
         target.kind.resource.to_owned()
     } else {
-        format!("{}/{}", target.kind.resource, target.part)
+        format!("{}/{}", target.kind.resource, target.subresource)
     };
     // Rules restricted to a name also apply to lists and watches of that name.
-    let name = ask("fieldSelector").strip_prefix("metadata.name=").unwrap_or(&target.name);
+    let name = parameter("fieldSelector").strip_prefix("metadata.name=").unwrap_or(&target.name);
     let forbidden =
         record_request(&api, verb, &resource, (&target.namespace, name), parts.uri.query().unwrap_or_default());
     if forbidden {
@@ -126,29 +131,29 @@ async fn answer(api: FakeApiServer, request: Request<Incoming>) -> ResponseResul
         .is_some_and(|accept| accept.to_str().unwrap_or_default().contains("as=PartialObjectMetadata"));
     let selection = Selection {
         namespace: target.namespace.clone(),
-        labels: ask("labelSelector").to_owned(),
-        fields: ask("fieldSelector").to_owned(),
+        labels: parameter("labelSelector").to_owned(),
+        fields: parameter("fieldSelector").to_owned(),
     };
     if let Some(what) = fault {
         return fault_response(&api, what).await;
     }
     match verb {
-        "list" => Ok(list(&api, &target, &selection, (ask("limit"), ask("continue")), metadata_only)),
+        "list" => Ok(list(&api, &target, &selection, (parameter("limit"), parameter("continue")), metadata_only)),
         "watch" => {
-            let seconds = ask("timeoutSeconds").parse().unwrap_or(300);
+            let seconds = parameter("timeoutSeconds").parse().unwrap_or(300);
             Ok(begin_watch(
                 &api,
                 target.kind,
                 selection,
-                ask("resourceVersion"),
+                parameter("resourceVersion"),
                 Duration::from_secs(seconds),
                 metadata_only,
             ))
         }
         _ => {
-            let done = write(&api, verb, &target, &body, (content_type(&parts.headers), ask("fieldManager")));
+            let result = execute(&api, verb, &target, &body, (content_type(&parts.headers), parameter("fieldManager")));
             api.notify_change();
-            Ok(match done {
+            Ok(match result {
                 Ok((status, object)) => json_response(status, &object),
                 Err(refusal) => error_response(&refusal),
             })
@@ -160,6 +165,7 @@ fn content_type(headers: &http::HeaderMap) -> &str {
     headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
+/// Records a request. Returns `true` if it is forbidden, because no installed role allows it.
 fn record_request(
     api: &FakeApiServer,
     verb: &'static str,
@@ -181,7 +187,8 @@ fn record_request(
     forbidden
 }
 
-fn write(
+/// Executes a request for an object, other than a list or watch.
+fn execute(
     api: &FakeApiServer,
     verb: &str,
     target: &ResourcePath,
@@ -221,18 +228,20 @@ fn write(
                 }
                 other => return Err(ApiError { code: 415, reason: "UnsupportedMediaType", message: other.to_owned() }),
             };
-            Ok((StatusCode::OK, store.change(target.kind, (namespace, name), &target.part, change)?))
+            Ok((StatusCode::OK, store.change(target.kind, (namespace, name), &target.subresource, change)?))
         }
         other => Err(ApiError { code: 405, reason: "MethodNotAllowed", message: other.to_owned() }),
     }
 }
 
-fn pair(text: &str) -> Option<(String, String)> {
+/// Parses `NAME=VALUE`.
+fn parse_parameter(text: &str) -> Option<(String, String)> {
     let (name, value) = text.split_once('=')?;
-    Some((name.to_owned(), decoded(value)))
+    Some((name.to_owned(), percent_decode(value)))
 }
 
-fn decoded(text: &str) -> String {
+/// Decodes the value of a URL parameter.
+fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
@@ -257,7 +266,7 @@ fn decoded(text: &str) -> String {
 
 /// Parses `/api/v1/…` and `/apis/GROUP/VERSION/…`, then `namespaces/NS/RESOURCE/NAME/PART` or
 /// `RESOURCE/NAME/PART`.
-fn target(api: &FakeApiServer, path: &str) -> Option<ResourcePath> {
+fn parse_path(api: &FakeApiServer, path: &str) -> Option<ResourcePath> {
     let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let (group, version) = match *parts.first()? {
         "api" => ("", *parts.get(1)?),
@@ -272,19 +281,19 @@ fn target(api: &FakeApiServer, path: &str) -> Option<ResourcePath> {
     }
     let kind = api.store().kind(group, version, parts.first()?)?;
     let text = |at: usize| parts.get(at).map_or_else(String::new, |part| (*part).to_owned());
-    Some(ResourcePath { kind, namespace: namespace.to_owned(), name: text(1), part: text(2) })
+    Some(ResourcePath { kind, namespace: namespace.to_owned(), name: text(1), subresource: text(2) })
 }
 
 fn list(
     api: &FakeApiServer,
     target: &ResourcePath,
     selection: &Selection,
-    (limit, from): (&str, &str),
+    (limit, continued_from): (&str, &str),
     metadata_only: bool,
 ) -> Response<Body> {
     let store = api.store();
     let limit: usize = limit.parse().unwrap_or(usize::MAX);
-    let from: usize = from.parse().unwrap_or(0);
+    let from: usize = continued_from.parse().unwrap_or(0);
     let found: Vec<&Value> = store.all(target.kind.resource).filter(|object| selection.matches(object)).collect();
     let page: Vec<Value> = found.iter().skip(from).take(limit).map(|object| item(object, metadata_only)).collect();
     let mut metadata = json!({"resourceVersion": store.version().to_string()});
@@ -302,6 +311,7 @@ fn list(
     )
 }
 
+/// Returns an object, or only its metadata.
 fn project(object: &Value, metadata_only: bool) -> Value {
     if metadata_only {
         json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": object["metadata"]})
@@ -320,6 +330,7 @@ fn item(object: &Value, metadata_only: bool) -> Value {
     item
 }
 
+/// Starts a watch of the changes after the version `from`.
 fn begin_watch(
     api: &FakeApiServer,
     kind: ResourceKind,
@@ -332,7 +343,7 @@ fn begin_watch(
     if from < api.store().forgotten() {
         return error_response(&gone());
     }
-    let (send, body) = stream();
+    let (send, body) = body_channel();
     let mut ends = api.0.end.subscribe();
     let mut changes = api.0.changed.subscribe();
     // A strong handle would keep the server alive for as long as a watch is open.
@@ -351,9 +362,9 @@ fn begin_watch(
                     }
                     (store.since(from, kind.resource, &selection), store.version())
                 };
-                for (_, word, object) in frames {
-                    let frame = json!({"type": word, "object": project(&object, metadata_only)});
-                    if send.send(Ok(line(&frame))).await.is_err() {
+                for (_, event_type, object) in frames {
+                    let frame = json!({"type": event_type, "object": project(&object, metadata_only)});
+                    if send.send(Ok(json_line(&frame))).await.is_err() {
                         return;
                     }
                 }
@@ -362,7 +373,7 @@ fn begin_watch(
                     // A real API server sends bookmarks every minute; this one after every change.
                     let object = json!({"apiVersion": api_version(kind), "kind": kind.kind, "metadata": {"resourceVersion": version.to_string()}});
                     let object = if metadata_only { project(&object, true) } else { object };
-                    if send.send(Ok(line(&json!({"type": "BOOKMARK", "object": object})))).await.is_err() {
+                    if send.send(Ok(json_line(&json!({"type": "BOOKMARK", "object": object})))).await.is_err() {
                         return;
                     }
                 }
@@ -384,10 +395,12 @@ fn begin_watch(
     response(StatusCode::OK, body)
 }
 
+/// Returns the error of a version that is not stored any longer.
 fn gone() -> ApiError {
     ApiError { code: 410, reason: "Expired", message: "too old resource version".into() }
 }
 
+/// Returns the response of an injected fault, or an error that closes the connection.
 async fn fault_response(api: &FakeApiServer, what: FaultKind) -> ResponseResult {
     match what {
         FaultKind::Gone => Ok(error_response(&gone())),
@@ -412,7 +425,7 @@ async fn fault_response(api: &FakeApiServer, what: FaultKind) -> ResponseResult 
             Err(Error::other("injected failure"))
         }
         FaultKind::HungWatch => {
-            let (send, body) = stream();
+            let (send, body) = body_channel();
             let api = api.clone();
             tokio::spawn(async move {
                 hang(&api).await;
@@ -422,21 +435,21 @@ async fn fault_response(api: &FakeApiServer, what: FaultKind) -> ResponseResult 
         }
         FaultKind::GoneInStream => {
             let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": "too old resource version", "reason": "Expired", "code": 410});
-            in_stream(vec![Ok(line(&json!({"type": "ERROR", "object": status})))])
+            watch_of(vec![Ok(json_line(&json!({"type": "ERROR", "object": status})))])
         }
-        FaultKind::EofInFrame => in_stream(vec![
+        FaultKind::EofInFrame => watch_of(vec![
             Ok(Bytes::from_static(b"{\"type\":\"ADDED\",\"object\":{\"kind\":")),
             Err(Error::other("injected failure")),
         ]),
-        FaultKind::EndsAtOnce => in_stream(Vec::new()),
-        FaultKind::Garbage => in_stream(vec![Ok(Bytes::from_static(b"<html>no API server</html>\n"))]),
+        FaultKind::EndsAtOnce => watch_of(Vec::new()),
+        FaultKind::Garbage => watch_of(vec![Ok(Bytes::from_static(b"<html>no API server</html>\n"))]),
         FaultKind::Slow(_) => Err(Error::other("slow responses are handled earlier")),
     }
 }
 
-/// Returns a watch that begins, sends these frames and ends.
-fn in_stream(frames: Vec<Result<Bytes, Error>>) -> ResponseResult {
-    let (send, body) = stream();
+/// Returns the response of a watch that begins, sends these frames and ends.
+fn watch_of(frames: Vec<Result<Bytes, Error>>) -> ResponseResult {
+    let (send, body) = body_channel();
     for frame in frames {
         send.try_send(frame).expect("there is room for all of it");
     }
@@ -453,15 +466,17 @@ async fn hang(api: &FakeApiServer) {
     }
 }
 
-fn stream() -> (mpsc::Sender<Result<Bytes, Error>>, Body) {
-    let (send, mut take) = mpsc::channel::<Result<Bytes, Error>>(16);
-    let frames = futures_util::stream::poll_fn(move |cx| {
-        take.poll_recv(cx).map(|frame| frame.map(|frame| frame.map(Frame::data)))
+/// Returns a response body, and the channel for its frames.
+fn body_channel() -> (mpsc::Sender<Result<Bytes, Error>>, Body) {
+    let (send, mut frames) = mpsc::channel::<Result<Bytes, Error>>(16);
+    let stream = futures_util::stream::poll_fn(move |cx| {
+        frames.poll_recv(cx).map(|frame| frame.map(|frame| frame.map(Frame::data)))
     });
-    (send, BodyExt::boxed(StreamBody::new(frames)))
+    (send, BodyExt::boxed(StreamBody::new(stream)))
 }
 
-fn line(frame: &Value) -> Bytes {
+/// Encodes a frame of a watch.
+fn json_line(frame: &Value) -> Bytes {
     Bytes::from(format!("{frame}\n"))
 }
 
