@@ -65,7 +65,7 @@ const CLOSED_MIN: f64 = 0.25;
 const CLOSED_STEADY: u64 = 8;
 /// If more than one item in this number of answered ones expires as late, the windows are reset:
 /// the items present are then bounded by what can be served in time, not by the number of clients.
-const ENDED_PARTS: u64 = 16;
+const EXPIRED_PARTS: u64 = 16;
 /// Minimum share of the absent items that are not expected back yet. It keeps a measured return
 /// share near 1 from being read as certainty.
 const AWAY_MIN: f64 = 0.05;
@@ -80,16 +80,21 @@ pub(super) struct ArrivalRate(pub(super) u64);
 pub(super) struct ArrivalEstimator {
     /// Exponentially decayed count of arrived items.
     weight: f64,
+    /// Instant of the last arrival, to which `weight` applies.
     latest: Tick,
+    /// Arrivals after a completion.
     returns: ArrivalProfile,
+    /// Arrivals after an arrival at an idle upstream.
     fan_outs: ArrivalProfile,
     /// Maximum number of items present at once, queued or in flight: in the current window,
     /// followed by the previous ones.
     peaks: [u64; 1 + PEAKS],
-    /// Completions, answered items and expired items of the current window.
-    stretch: u32,
+    /// Number of completions in the current window.
+    completions: u32,
+    /// Number of answered items in the current window.
     answered: u64,
-    ended: u64,
+    /// Number of expired items in the current window.
+    expired: u64,
 }
 
 /// A histogram of arrivals by the time since the last event of one kind, per item of the event.
@@ -99,6 +104,8 @@ pub(super) struct ArrivalProfile {
     event: Option<ProfileEvent>,
 }
 
+/// Arrivals in one interval of time after an event. All sums decay with each event that reaches the
+/// bin.
 #[derive(Debug, Clone, Copy, Default)]
 struct Bin {
     /// Arrivals in excess of the mean rate, per item of the event, summed over the remembered
@@ -107,20 +114,23 @@ struct Bin {
     /// Number of events that covered the bin completely. An event cut short by the next one counts
     /// in part.
     watched: f64,
-    /// Arrivals, with the same decay.
+    /// Number of arrived items.
     arrived: f64,
-    /// Arrivals expected at the mean rate, with the same decay.
+    /// Number of items expected at the mean rate.
     usual: f64,
     /// Items of the events that covered the bin.
     items: f64,
-    /// Arrivals since the current event.
+    /// Number of items that arrived since the current event. They are added to the sums when the
+    /// next one begins.
     present: u64,
 }
 
+/// A completion, or an arrival at an idle upstream.
 #[derive(Debug, Clone, Copy)]
 struct ProfileEvent {
     at: Tick,
     items: u32,
+    /// Mean arrival rate at that instant.
     rate: ArrivalRate,
 }
 
@@ -157,25 +167,25 @@ impl ArrivalEstimator {
             // that follow.
             self.fan_outs.start(now, 1, self.rate(now, mean_time));
         } else {
-            self.fan_outs.hit(now, items);
+            self.fan_outs.count_arrival(now, items);
         }
-        self.returns.hit(now, items);
+        self.returns.count_arrival(now, items);
     }
 
     /// Records a completed batch of this many items.
     pub(super) fn on_completion(&mut self, now: Tick, items: u32, mean_time: u64) {
         self.returns.start(now, items, self.rate(now, mean_time));
-        self.stretch += 1;
+        self.completions += 1;
         self.answered += u64::from(items);
-        if self.stretch < PEAK_EVENTS {
+        if self.completions < PEAK_EVENTS {
             return;
         }
         self.peaks.rotate_right(1);
         self.peaks[0] = 0;
-        if self.ended > self.answered / ENDED_PARTS {
+        if self.expired > self.answered / EXPIRED_PARTS {
             self.peaks = [0; 1 + PEAKS];
         }
-        (self.stretch, self.answered, self.ended) = (0, 0, 0);
+        (self.completions, self.answered, self.expired) = (0, 0, 0);
     }
 
     /// Records the number of items that are queued or in flight.
@@ -185,7 +195,7 @@ impl ArrivalEstimator {
 
     /// Records items that expired as late.
     pub(super) fn on_expiry(&mut self, items: u32) {
-        self.ended += u64::from(items);
+        self.expired += u64::from(items);
     }
 
     /// Returns the number of recently present items that are absent now, or `None` if the clients
@@ -194,10 +204,12 @@ impl ArrivalEstimator {
         let [present, before @ ..] = self.peaks;
         let (least, most) =
             before.into_iter().fold((u64::MAX, present), |(least, most), peak| (least.min(peak), most.max(peak)));
-        let closed = least > 0
+        // With a constant number of clients that wait for answers, every window has about the same
+        // maximum, and answers cause arrivals.
+        let is_closed = least > 0
             && most - least <= most / CLOSED_STEADY
             && self.returns.max_excess_arrivals(mean_time) >= CLOSED_MIN;
-        closed.then(|| most.saturating_sub(here))
+        is_closed.then(|| most.saturating_sub(here))
     }
 
     /// Returns λ, the arrival rate over an exponential window.
@@ -247,6 +259,8 @@ impl ArrivalProfile {
     /// Returns the probability that an item that has not returned `from` nanoseconds after its
     /// answer returns by `to`.
     pub(super) fn return_probability(&self, from: u64, to: u64) -> f64 {
+        // Conditional probability: the share that returns in the interval, of the share that is
+        // away at its start.
         let share = |from, to| self.sum(from, to, |bin, part, _| part * bin.arrived / bin.items);
         (share(from, to) / (1.0 - share(0, from)).max(AWAY_MIN)).min(1.0)
     }
@@ -264,6 +278,7 @@ impl ArrivalProfile {
         so_far.fold(0.0, f64::max)
     }
 
+    /// Ends the current event and begins the next one.
     fn start(&mut self, now: Tick, items: u32, rate: ArrivalRate) {
         if let Some(event) = self.event {
             self.learn(now, event);
@@ -274,7 +289,8 @@ impl ArrivalProfile {
         self.event = Some(ProfileEvent { at: now, items: items.max(1), rate });
     }
 
-    fn hit(&mut self, now: Tick, items: u32) {
+    /// Counts an arrival in the bin of the time since the current event.
+    fn count_arrival(&mut self, now: Tick, items: u32) {
         let Some((offset, _)) = self.current_event(now) else { return };
         // A bin includes its upper edge and excludes its lower one: a call that arrives at the very
         // instant of the event is already queued and predicts nothing.
@@ -284,6 +300,7 @@ impl ArrivalProfile {
         }
     }
 
+    /// Adds an event that ends now to the sums of the bins that it covers.
     fn learn(&mut self, now: Tick, event: ProfileEvent) {
         let elapsed = now.0.saturating_sub(event.at.0);
         for (bin, (start, width)) in self.bins.iter_mut().zip(spans()) {
@@ -318,15 +335,18 @@ impl ArrivalProfile {
 // === impl Bin ===
 
 impl Bin {
+    /// Returns the ratio of the observed to the expected arrivals.
     fn relative(&self) -> f64 {
         if self.usual > 0.0 { (self.arrived / self.usual).min(RATIO_MAX) } else { 1.0 }
     }
 }
 
+/// Returns the length of the rate window, in nanoseconds.
 fn window(mean_time: u64) -> u64 {
     mean_time.saturating_mul(WINDOW_TIMES).max(WINDOW_MIN)
 }
 
+/// Returns a rate in items per nanosecond.
 fn per_nano(rate: ArrivalRate) -> f64 {
     to_f64(rate.0) / 1e12
 }

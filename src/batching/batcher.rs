@@ -52,21 +52,30 @@ pub use statistics::{ClassDecisionStats, DecisionStats, QueueGauges};
 #[derive(Debug, Clone)]
 pub struct Batcher {
     limits: Limits,
+    /// Queued calls, except late ones. While a batch of late calls is formed, `queue` and
+    /// `late.queue` are swapped.
     queue: Queue,
     late: LateCalls,
     displaced: DisplacedCalls,
     classes: ClassTable,
     in_flight: BTreeMap<BatchId, InFlightBatch>,
+    /// Batch of each call in flight that is neither cancelled nor answered.
     members: SortedDeque<CallId, BatchId>,
+    /// Number of batches in flight by route. A route without any has no entry.
     scopes_in_flight: BTreeMap<ScopeId, u32>,
+    /// Batches for `poll` to abort, because the last member that waited was cancelled.
     aborts: Vec<BatchId>,
     free: FreeTime,
     draining: bool,
+    /// The latest `now` of any call of a method.
     now: Tick,
+    /// Id of the next batch.
     next_batch: u64,
     pace: DrainRate,
+    /// Random numbers for `Retry-After`.
     draw: SplitMix64,
     adaptive: Adaptive,
+    /// Steps of the adaptive policy, some of which are replaced in ablation runs.
     steps: LearnedSteps,
     /// `false` only in ablation runs: calls then never expire.
     sheds: bool,
@@ -137,9 +146,9 @@ impl Batcher {
     pub fn set_limits(&mut self, limits: Limits) {
         assert!(!limits.scopes.is_empty(), "limits must name at least one scope");
         self.adaptive.set_stand_aside_max(limits.stand_aside_max);
-        let by_deadline = |limits: &Limits| matches!(limits.policy, DispatchPolicy::Adaptive { .. });
-        if (by_deadline(&limits), limits.order, &limits.length_buckets)
-            != (by_deadline(&self.limits), self.limits.order, &self.limits.length_buckets)
+        let is_adaptive = |limits: &Limits| matches!(limits.policy, DispatchPolicy::Adaptive { .. });
+        if (is_adaptive(&limits), limits.order, &limits.length_buckets)
+            != (is_adaptive(&self.limits), self.limits.order, &self.limits.length_buckets)
         {
             self.queue.reorder(&limits);
             self.late.queue.reorder(&limits);
@@ -232,6 +241,8 @@ impl Batcher {
         }
         let deadlines = self.first_deadline().into_iter().chain(self.late.queue.first_deadline());
         let deadline = deadlines.map(|(at, _)| at).min();
+        // The adaptive policy has determined in `poll` when to decide again (`Adaptive::wake`). The
+        // end of a pause of a queued key is added to that.
         if let DispatchPolicy::Adaptive { .. } = self.limits.policy
             && !self.draining
         {
@@ -242,6 +253,8 @@ impl Batcher {
             let paused = paused.map(|(.., until)| until);
             return deadline.into_iter().chain(self.adaptive.wake()).chain(paused).min();
         }
+        // Under the other policies a key queue becomes due at a time that follows from its head,
+        // provided that a slot is free. Otherwise it waits for a completion.
         let hold = if self.has_free_slot() {
             let heads = |queue| Queue::heads(queue).map(move |(key, head)| (queue, key, head));
             heads(&self.queue)

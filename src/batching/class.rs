@@ -133,8 +133,8 @@ impl ClassTable {
         Some(QuarantineReport { refusal, ends_merging: whole.is_none_or(|key| self.keys.is_failing(now, key)) })
     }
 
-    /// Records the dispatch of a batch of several members. `trial` is set if the batch tests
-    /// whether the server accepts batches.
+    /// Records the dispatch of a batch of several members. `trial`: the batch tests whether the
+    /// server accepts batches.
     pub(super) fn on_dispatch(&mut self, now: Tick, id: CostClassId, batch: BatchId, members: usize, trial: bool) {
         (0..members).for_each(|_| self.replays.record_client_call(now));
         self.replays.record_first_send(now);
@@ -175,6 +175,8 @@ impl ClassTable {
         }
     }
 
+    /// Updates the quarantine of the merge key and the permission to merge the class, and records
+    /// what has changed.
     fn observe_merging(
         &mut self,
         now: Tick,
@@ -183,19 +185,20 @@ impl ClassTable {
         ended: EndedBatch,
         observed: &Observation,
     ) {
-        let quarantined = |keys: &KeyQuarantine| ended.key.and_then(|key| keys.quarantine_end(now, key));
-        let was_quarantined = quarantined(&self.keys).is_some();
-        let whole = self.get(id).map_or(0, |class| class.merging.whole_total());
-        let many = ended.shared
-            && ended
-                .key
-                .is_some_and(|key| self.keys.observe((now, base), (id, key, ended.tenant), whole, observed.outcome));
-        let retest = quarantined(&self.keys).filter(|_| !was_quarantined);
+        let quarantine_end = |keys: &KeyQuarantine| ended.key.and_then(|key| keys.quarantine_end(now, key));
+        let was_quarantined = quarantine_end(&self.keys).is_some();
+        let whole_total = self.get(id).map_or(0, |class| class.merging.whole_total());
+        // The keys in quarantine are so many that the cause is the server and no single client.
+        let is_server = ended.shared
+            && ended.key.is_some_and(|key| {
+                self.keys.observe((now, base), (id, key, ended.tenant), whole_total, observed.outcome)
+            });
+        let new_quarantine_end = quarantine_end(&self.keys).filter(|_| !was_quarantined);
         let class = self.entry(now, id);
-        let before = class.suspension().is_some();
+        let was_suspended = class.suspension().is_some();
         let last = class.last_execution();
         let mut change = class.merging.observe((now, base), ended, observed, last);
-        if many && change.is_none() && !before {
+        if is_server && change.is_none() && !was_suspended {
             let refusal = match observed.outcome {
                 BatchOutcome::Refused(refusal) => refusal,
                 _ => BatchRefusal::Mismatch,
@@ -204,10 +207,13 @@ impl ClassTable {
             change = Some(Some(class.merging.suspend(now, base, refusal, answered_alone)));
         }
         if let Some(suspension) = change {
-            let again = before && suspension.is_some();
-            push_change(&mut self.changes, MergingChange { class: id, suspension, is_retest_failure: again });
-        } else if !before && let (Some(retest), BatchOutcome::Refused(refusal)) = (retest, observed.outcome) {
-            // A suspension says more, and a mismatch is reported where the response is split.
+            let is_retest_failure = was_suspended && suspension.is_some();
+            push_change(&mut self.changes, MergingChange { class: id, suspension, is_retest_failure });
+        } else if !was_suspended
+            && let (Some(retest), BatchOutcome::Refused(refusal)) = (new_quarantine_end, observed.outcome)
+        {
+            // Not reported beside a suspension, which covers the key. A mismatch is reported where
+            // the response is split.
             self.restrict(id, MergingRestriction::KeyRefused { refusal, retest });
         }
     }

@@ -36,20 +36,22 @@ const UNKNOWN_NANOS: u64 = 1_000_000;
 /// are far from any real server.
 const NANOS_MIN: f64 = 1e3;
 const NANOS_MAX: f64 = 1e15;
-/// Number of samples that a cell of the sample window keeps, and maximum count of a size's mean,
-/// after a drift or a restart.
+/// Number of samples that a cell of the sample window keeps after a drift or a restart, and maximum
+/// number of samples that the mean of a size counts for then. Newer samples soon outweigh the old
+/// ones.
 const KEPT: u32 = 3;
 /// Number of samples before outliers are detected: the first few do not predict the others well.
 const JUDGED_MIN: u32 = 6;
 /// Number of samples before the models are compared.
 const COMPARED_MIN: u32 = 3;
-/// Number of samples before a duration is converted to typical weights.
+/// Number of samples before the duration of a batch is converted to that of a batch with typical
+/// weights.
 const CONVERTED_MIN: u32 = 8;
 /// The models are fitted at each of the first 40 samples, then at every eighth.
 const SOLVED_EACH: u32 = 40;
 const SOLVED_EVERY: u32 = 8;
-/// Weights start to matter above this padding and this share of the time, and stop below the last
-/// value (hysteresis).
+/// Weights start to matter above this mean padding of batches, if more than this share of a batch's
+/// time depends on them. They stop to matter below the last value of padding (hysteresis).
 const PADDING_ON: f64 = 0.05;
 const WEIGHT_PART_ON: f64 = 0.1;
 const PADDING_OFF: f64 = 0.03;
@@ -88,7 +90,9 @@ pub(super) struct CostModel {
     samples: u32,
     /// Number of samples since the last change or drift.
     recent: u32,
+    /// Number of items of the largest batch since the last change.
     largest: u32,
+    /// `true` if it pays to select the members of a batch by weight.
     weights_matter: bool,
     /// Nanoseconds at typical weights of 1 to [`SIZE_MAX`] items, non-decreasing; empty before the
     /// first sample.
@@ -246,18 +250,19 @@ impl CostModel {
         }
     }
 
+    /// Compares a sample with the prediction.
     fn judge(&mut self, reading: &CostReading) -> SampleClass {
         if self.samples < JUDGED_MIN {
             return SampleClass::Normal;
         }
-        let z = reading.nanos / self.expect(reading.items, reading.load);
+        let ratio = reading.nanos / self.expect(reading.items, reading.load);
         // Beyond the largest known size the prediction is an extrapolation: a knee there does not
         // mean that the server has changed.
-        let guessed = z > 1.0 && reading.items > self.largest;
-        if !guessed {
-            self.tail.observe(z);
+        let is_extrapolated = ratio > 1.0 && reading.items > self.largest;
+        if !is_extrapolated {
+            self.tail.observe(ratio);
         }
-        self.watch.observe(z, guessed)
+        self.watch.observe(ratio, is_extrapolated)
     }
 
     fn learn(&mut self, reading: CostReading) {
@@ -267,17 +272,17 @@ impl CostModel {
         self.typical.observe(reading.load, reading.items);
         // Fitting is expensive. Once the models have settled it is done at every eighth sample, and
         // whenever another model fits better or weights start or stop to matter.
-        let mut stale = self.recent < SOLVED_EACH || self.recent.is_multiple_of(SOLVED_EVERY);
+        let mut must_solve = self.recent < SOLVED_EACH || self.recent.is_multiple_of(SOLVED_EVERY);
         if self.samples >= COMPARED_MIN {
-            stale |= self.models.score(&reading);
+            must_solve |= self.models.score(&reading);
         }
-        stale |= self.update_weights_matter(&reading);
+        must_solve |= self.update_weights_matter(&reading);
         self.shape.observe(reading.items, self.at_typical_weights(&reading));
         self.sample_window.put(reading);
         self.samples = self.samples.saturating_add(1);
         self.recent = self.recent.saturating_add(1);
         self.largest = self.largest.max(reading.items);
-        if stale {
+        if must_solve {
             self.solve();
         }
     }
@@ -285,9 +290,9 @@ impl CostModel {
     /// Decides whether weights matter. Returns `true` if that has changed.
     fn update_weights_matter(&mut self, reading: &CostReading) -> bool {
         let padding = self.typical.padding();
-        let dear = || self.models.weight_part(reading.load) > WEIGHT_PART_ON * reading.nanos;
+        let is_costly = || self.models.weight_part(reading.load) > WEIGHT_PART_ON * reading.nanos;
         let matter = self.base_kind() != CostMeasure::SizeOnly
-            && (padding > PADDING_ON && dear() || self.weights_matter && padding > PADDING_OFF);
+            && (padding > PADDING_ON && is_costly() || self.weights_matter && padding > PADDING_OFF);
         std::mem::replace(&mut self.weights_matter, matter) != matter
     }
 
@@ -318,22 +323,25 @@ impl CostModel {
         self.shape.is_used() && !self.weights_matter
     }
 
+    /// Fits the models, and tabulates the times of all sizes at typical weights.
     fn solve(&mut self) {
         self.models.fit(&self.sample_window, &self.typical, self.first);
-        let mut prices = [0.0; SIZE_MAX as usize];
-        prices.iter_mut().zip(self.typical.loads()).for_each(|(price, load)| *price = self.models.time(load));
-        self.shape.draw(&prices);
+        let mut times = [0.0; SIZE_MAX as usize];
+        times.iter_mut().zip(self.typical.loads()).for_each(|(time, load)| *time = self.models.time(load));
+        self.shape.draw(&times);
         if self.has_shape() {
-            self.shape.bend(&mut prices);
+            self.shape.bend(&mut times);
         }
+        // A larger batch is never predicted to be faster.
         let mut longest = 0;
         self.table.clear();
-        self.table.extend(prices.iter().map(|price| {
-            longest = round_to_u64(price.max(NANOS_MIN)).max(longest);
+        self.table.extend(times.iter().map(|time| {
+            longest = round_to_u64(time.max(NANOS_MIN)).max(longest);
             longest
         }));
     }
 
+    /// Adapts the curve to a server that is slower or faster by this factor.
     fn rescale(&mut self, factor: f64) {
         self.first = (self.first * factor).clamp(NANOS_MIN, NANOS_MAX);
         self.sample_window.rescale(factor);
@@ -353,6 +361,7 @@ impl CostModel {
         self.largest = 0;
     }
 
+    /// Returns the mean time of each observed size, with counts of at most `count_max`.
     fn points(&self, count_max: u32) -> Vec<CurvePoint> {
         let point = |mean: &SizeMean| CurvePoint {
             items: mean.items,

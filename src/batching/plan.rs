@@ -32,8 +32,8 @@ pub(super) const SIZES_MAX_ITEMS: u32 = 128;
 const QUEUE_MAX: usize = 280;
 /// Loads that plans are solved for, in thousandths of the maximum throughput of one slot.
 const LOADS: [u64; 7] = [80, 200, 350, 500, 650, 800, 920];
-/// A load is far below the lowest one of a plan if it is less than one part in this number of it.
-/// Adjacent loads of a plan differ by about this factor.
+/// A load is far below the lowest one of a plan if it is less than this fraction of it, inverted.
+/// The lowest loads of a plan differ by about this factor.
 const FAR: u64 = 2;
 /// Execution time assumed for an empty table (1 ms).
 const TIME_UNKNOWN: u64 = 1_000_000;
@@ -54,7 +54,9 @@ const MOVED_PERMILLE: u64 = 30;
 /// Input of the solver.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanInput {
+    /// Execution times of 1, 2, … items, in nanoseconds.
     times: Vec<u64>,
+    /// Values of an earlier plan, from which the iteration starts.
     start: Option<StateValues>,
 }
 
@@ -77,14 +79,19 @@ pub(super) enum PlanDecision {
 /// A table from load and queue length to a decision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
+    /// Rows by load, ascending.
     rows: Vec<PlanRow>,
+    /// The largest batch size in the plan.
     sizes: u32,
+    /// The batch size with the highest throughput.
     best: u32,
     values: StateValues,
 }
 
+/// The decisions at one load.
 #[derive(Debug, Clone, PartialEq)]
 struct PlanRow {
+    /// Arrival rate per slot.
     rate: ArrivalRate,
     /// Decisions by queue length, starting at zero.
     sizes: Vec<PlanDecision>,
@@ -93,7 +100,9 @@ struct PlanRow {
 /// The schedule of plan updates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PlanSchedule {
+    /// Number of answered batches at which the execution times are checked next.
     next: u64,
+    /// Execution times of the current plan, in nanoseconds.
     planned: Vec<u64>,
 }
 
@@ -225,6 +234,7 @@ impl PlanSchedule {
     }
 }
 
+/// Returns `true` if an execution time has changed enough for a new plan.
 fn has_moved(old: u64, new: u64) -> bool {
     u128::from(old.abs_diff(new)) * 1000 >= u128::from(old) * u128::from(MOVED_PERMILLE) && old != new
 }

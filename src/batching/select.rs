@@ -15,8 +15,8 @@ use super::queue::{Load, Queue, QueuedCall};
 use super::tick::Tick;
 
 /// Minimum margin between the expected end of an execution and the deadline that it has to meet:
-/// one tick of a kernel scheduler at 250 Hz. A quarter of an execution of 1 ms would be used up by
-/// a single late wake-up.
+/// one tick of a kernel scheduler at 250 Hz. For short executions, the usual margin of a quarter of
+/// the execution would be used up by a single late wake-up.
 const LEAD_SPARE: Duration = Duration::from_millis(4);
 
 /// Maximum initial capacity for the calls of a batch: the default of `limits.batchItemsMax`. The
@@ -65,7 +65,7 @@ struct BatchRoom {
     calls_max: usize,
     bytes_max: u64,
     caps: BatchCaps,
-    /// The limit that `fill` is, if it is one.
+    /// Cause to report if `fill` ends the batch; `None` if `fill` is a desired size and no limit.
     bound: Option<DispatchCause>,
 }
 
@@ -91,8 +91,8 @@ pub(super) fn ready(
     if view.draining {
         return Readiness::Now(DispatchCause::Drain);
     }
-    // The time waited beside a free slot accumulates across interruptions. Otherwise the waits of
-    // several keys that take turns would add up.
+    // The time waited beside a free slot accumulates over all periods with a free slot. If it began
+    // anew in each, the waits of several keys that are dispatched in turn would add up.
     let beside_slot = view.free.saturating_sub(head.free_before);
     let hold_ends = |delay: Duration| view.now.after(delay.saturating_sub(beside_slot));
     let (threshold, delay, end) = match view.limits.policy {

@@ -33,8 +33,9 @@ use super::limits::Limits;
 use super::plan::{Plan, PlanInput};
 use super::tick::Tick;
 
-/// Maximum number of simulated calls that follow others between two real events. More would mean
-/// that a batch is answered faster by this factor, or that the server has stopped answering.
+/// Maximum number of simulated calls that follow others between two real arrivals or responses.
+/// More would mean that batches are answered faster by this factor, or that the server has stopped
+/// answering.
 const FOLLOWING_MAX: u32 = 256;
 
 /// A core that simulates decisions about calls that are passed through.
@@ -46,10 +47,11 @@ const FOLLOWING_MAX: u32 = 256;
 pub struct Shadow {
     core: Batcher,
     server: ServerModel,
-    /// Simulated calls by the id that the core knows them by, in the order of their arrival.
+    /// Simulated calls by their id in the core, in the order of their arrival.
     calls: BTreeMap<CallId, SimulatedCall>,
+    /// Number of ids in the core that were used.
     last_id: u64,
-    /// The ids in the core of real calls that were not answered yet in the simulation.
+    /// Ids in the core by the id of the real call, for calls that have not ended in the simulation.
     ids: BTreeMap<CallId, CallId>,
     /// Number of simulated calls that may be merged, by key.
     outstanding: BTreeMap<KeyId, u32>,
@@ -57,14 +59,17 @@ pub struct Shadow {
     following: u32,
     /// Simulated executions by their end.
     running: BTreeMap<(Tick, BatchId), SimulatedExecution>,
-    would: Vec<ShadowOutcome>,
+    /// Outcomes that were not taken yet.
+    outcomes: Vec<ShadowOutcome>,
     now: Tick,
 }
 
 /// A call held by the simulated core.
 #[derive(Debug, Clone)]
 struct SimulatedCall {
+    /// Arrival of the head of its request at the proxy.
     began: Tick,
+    /// Arrival at the simulated core.
     arrived: Tick,
     /// The call, with its real id. In a closed loop it may follow the real call of that id.
     call: Call,
@@ -161,7 +166,7 @@ impl Shadow {
             outstanding: BTreeMap::new(),
             following: 0,
             running: BTreeMap::new(),
-            would: Vec::new(),
+            outcomes: Vec::new(),
             now: Tick::default(),
         }
     }
@@ -190,7 +195,8 @@ impl Shadow {
         }
     }
 
-    /// Records a call that is forwarded at `now`. `began` is the arrival of its head.
+    /// Records a call that is forwarded at `now`. `began` is the arrival of the head of its
+    /// request.
     pub fn on_arrival(&mut self, now: Tick, began: Tick, call: &Call) -> ShadowArrival {
         self.advance(now);
         self.following = FOLLOWING_MAX;
@@ -211,11 +217,11 @@ impl Shadow {
         ShadowArrival::Simulated
     }
 
-    /// Records the real response of a call; `well` is `true` if it was successful.
-    pub fn on_response(&mut self, now: Tick, id: CallId, well: bool) {
+    /// Records the real response of a call; `succeeded` is `true` if it was successful.
+    pub fn on_response(&mut self, now: Tick, id: CallId, succeeded: bool) {
         self.advance(now);
         self.following = FOLLOWING_MAX;
-        self.server.on_completion(self.now, id, well);
+        self.server.on_completion(self.now, id, succeeded);
     }
 
     /// Records that the client disconnected before the response.
@@ -253,7 +259,7 @@ impl Shadow {
 
     /// Takes the outcomes simulated since the last call.
     pub fn take_outcomes(&mut self) -> Vec<ShadowOutcome> {
-        std::mem::take(&mut self.would)
+        std::mem::take(&mut self.outcomes)
     }
 
     /// Returns the input of a plan that is due. Solve it with [`solve`](super::solve) on a thread
@@ -335,13 +341,15 @@ impl Shadow {
         // The execution starts at once if the server has a free place, else when enough of the
         // running ones have ended.
         let places = self.server.concurrency_limit();
+        let is_full = self.running.len() >= places;
+        // Number of executions that end without making room for this one. `running` is in the order
+        // of ends.
         let before = self.running.len().saturating_sub(places);
-        let full = self.running.len() >= places;
-        let begins = self.running.keys().nth(before).filter(|_| full).map_or(self.now, |(at, _)| *at);
+        let begins = self.running.keys().nth(before).filter(|_| is_full).map_or(self.now, |(at, _)| *at);
         let ends = begins.after(Duration::from_nanos(takes));
         let ids = members.iter().map(|(id, _)| *id).collect();
         self.running.insert((ends, batch.id), SimulatedExecution { sent: self.now, members: ids });
-        self.would.push(ShadowOutcome::Leave {
+        self.outcomes.push(ShadowOutcome::Leave {
             scope: members.first().map_or(ScopeId(u16::MAX), |(_, simulated)| simulated.call.scope),
             members: members
                 .into_iter()
@@ -364,7 +372,7 @@ impl Shadow {
                 self.outstanding.remove(&call.key);
             }
         }
-        self.would.push(ShadowOutcome::End {
+        self.outcomes.push(ShadowOutcome::End {
             id: call.id,
             scope: call.scope,
             items: call.items,

@@ -33,7 +33,9 @@ pub(super) const COUNT_MAX: u32 = 64;
 const COUNT_LEN: usize = 64;
 
 // The fractions below are relative to T (the mean execution time), to the execution time of the
-// batch itself, or to a turn: that time divided by the number of other batches in flight.
+// batch itself, or to a *turn*: the execution time of the batch, divided by the number of other
+// batches in flight. A turn is the mean time between two completions of these others. The *possible
+// wait* of a batch is the time from its dispatch until the first of the others completes.
 
 /// Number of samples of the cost curve from which on a lead is used.
 const SAMPLES_MIN: u64 = 8;
@@ -132,30 +134,39 @@ const EXCESS_CUT: f64 = 0.7;
 /// There is always at least one slot.
 #[derive(Debug, Clone)]
 pub(super) struct SlotEstimator {
+    /// Number of slots, whatever the configured limit is.
     count: u32,
+    /// Configured maximum number of batches in flight.
     slots_max: u32,
     /// Lead in nanoseconds; may be slightly negative.
     lead: f64,
     /// Doubts by the number of other batches in flight.
     doubts: [SlotEvidence; COUNT_LEN],
+    /// Probability that the next batch explores.
     explore: f64,
+    /// Number of exploring batches that returned.
     tries: u32,
+    /// Number of consecutive exploring batches that were hits.
     hits: u32,
+    /// EWMA of the share of the possible wait that batches within the lead waited.
     excess: f64,
     /// Random draws for the next dispatch, made once per completion on first use.
     drawn: Option<RandomDraws>,
 }
 
-/// Evidence about the slot that is used beside this many others: the mean share of the possible
-/// wait that its batches waited, from 0 to slightly above 1.
+/// Evidence about the slot that is used beside this many others.
 #[derive(Debug, Clone, Copy)]
 struct SlotEvidence {
+    /// The doubt: EWMA of the share of the possible wait that batches on the slot waited, from
+    /// about 0 for a slot that exists to slightly above 1.
     wait: f64,
+    /// Number of observations.
     count: u32,
     /// EWMA of the number of slots that ran concurrently.
     beside: f64,
 }
 
+/// Random decisions about the next batch.
 #[derive(Debug, Clone, Copy)]
 struct RandomDraws {
     /// The next batch gets a longer lead.
@@ -177,7 +188,7 @@ pub(super) struct SlotInputs {
     pub(super) samples: u64,
     /// T: the running mean of execution times, in nanoseconds.
     pub(super) mean_time: u64,
-    /// Set if the last dispatch left a full batch behind.
+    /// `true` if the last dispatch left at least another batch of its size in the queue.
     pub(super) backlog: bool,
 }
 
@@ -346,8 +357,8 @@ impl SlotEstimator {
         doubt.count = doubt.count.saturating_add(1);
         // If more batches were in flight than completions are remembered, slots are removed one by
         // one.
-        let few = usize::try_from(others).is_ok_and(|others| others <= observation::RETURNS);
-        let left = if few { round_to_u64(doubt.beside + BESIDE_UP) } else { u64::from(others) };
+        let are_remembered = usize::try_from(others).is_ok_and(|others| others <= observation::RETURNS);
+        let left = if are_remembered { round_to_u64(doubt.beside + BESIDE_UP) } else { u64::from(others) };
         if doubt.count > DOUBT_COUNT && doubt.wait > DOUBT_MAX {
             self.count = u32::try_from(left).unwrap_or(1).clamp(1, others.max(1));
             self.lead = LEAD_AFTER_VANISH * observation.expected / f64::from(self.count);
@@ -368,11 +379,14 @@ impl SlotEstimator {
         {
             return;
         }
+        // Hits suggest that more overlap is possible, so more batches explore; misses suggest less.
         let moved = if hit { self.explore * EXPLORE_HIT.0 + EXPLORE_HIT.1 } else { self.explore * EXPLORE_MISS };
         self.explore = moved.clamp(EXPLORE_MIN, 1.0);
         if observation.is_stalled() {
             return;
         }
+        // The part of the possible wait that the batch did not wait is the overlap, which is the
+        // lead to use. The lead approaches it.
         let gain = if self.explore > GAIN_EXPLORE { GAIN } else { (1.0 / f64::from(self.tries)).max(GAIN_MIN) };
         let limit = STEP_MAX * observation.expected;
         let step = (observation.wait - observation.extra - self.lead).clamp(-limit, limit);

@@ -99,13 +99,15 @@ pub(super) struct DispatchEvent {
     pub(super) class: CostClassId,
     pub(super) cause: DispatchCause,
     pub(super) unbatched_reason: Option<UnbatchedReason>,
-    /// Set if its only call must not be merged.
+    /// `true` if its only call must not be merged.
     pub(super) unbatched: bool,
     pub(super) calls: usize,
     pub(super) items: u32,
     pub(super) items_max: u32,
-    pub(super) beside: bool,
-    pub(super) apart: bool,
+    /// `true` if other batches are in flight.
+    pub(super) concurrent: bool,
+    /// `true` if the batch is not full while calls of another merge key are queued.
+    pub(super) other_keys_waiting: bool,
     /// Total waiting time of its calls.
     pub(super) waited: Duration,
     pub(super) slo: Option<Duration>,
@@ -114,8 +116,10 @@ pub(super) struct DispatchEvent {
 /// Counts of all classes, and the totals.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DispatchStats {
+    /// Counts of each class, with the value of `uses` at their last update.
     classes: BTreeMap<CostClassId, (u64, ClassStats)>,
     totals: DispatchTotals,
+    /// Number of updates of counts, by which the least recently used class is found.
     uses: u64,
 }
 
@@ -147,15 +151,17 @@ impl ClassStats {
             calls,
             items,
             shared,
-            concurrent: beside,
-            other_keys_waiting: apart,
+            concurrent,
+            other_keys_waiting,
             waited_nanos,
             alone,
             passed,
             rejected,
             ..
         } = self;
-        for count in [batches, calls, items, shared, beside, apart, waited_nanos, alone, passed, rejected] {
+        for count in
+            [batches, calls, items, shared, concurrent, other_keys_waiting, waited_nanos, alone, passed, rejected]
+        {
             *count /= 2;
         }
         self.causes.iter_mut().chain(&mut self.expired).for_each(|count| *count /= 2);
@@ -198,15 +204,15 @@ impl DispatchStats {
             tally.calls += u64::try_from(sent.calls).unwrap_or(u64::MAX);
             tally.items += u64::from(sent.items);
             tally.shared += u64::from(sent.calls > 1);
-            tally.concurrent += u64::from(sent.beside);
-            tally.other_keys_waiting += u64::from(sent.apart);
+            tally.concurrent += u64::from(sent.concurrent);
+            tally.other_keys_waiting += u64::from(sent.other_keys_waiting);
             tally.waited_nanos = tally.waited_nanos.saturating_add(super::tick::nanos(sent.waited));
             tally.last_items = sent.items;
             *slot(&mut tally.causes, DispatchCause::ALL.iter().position(|cause| *cause == sent.cause)) += 1;
         }
-        let most = tally.batches.max(tally.alone).max(tally.passed);
-        let old = most >= 2 * RECENT_MIN && sent.now.since(tally.since) >= 2 * RECENT_TIME;
-        if most >= 2 * RECENT || old {
+        let dispatches = tally.batches.max(tally.alone).max(tally.passed);
+        let is_old = dispatches >= 2 * RECENT_MIN && sent.now.since(tally.since) >= 2 * RECENT_TIME;
+        if dispatches >= 2 * RECENT || is_old {
             tally.halve(sent.now);
         }
     }

@@ -21,6 +21,7 @@ pub(crate) struct BlockState<'a> {
     pub(crate) geometry: BlockGeometry,
     /// Number of the block in the grid.
     pub(crate) number: u32,
+    /// Arguments of the launch, in the layout of the parameters of the kernel.
     pub(crate) parameters: &'a [u8],
     pub(crate) global: &'a mut GlobalMemory,
     pub(crate) shared: SharedMemory,
@@ -35,7 +36,8 @@ impl BlockState<'_> {
     }
 }
 
-/// Executes an instruction other than branches, returns and barriers, which the machine executes.
+/// Executes an instruction other than branches, returns and barriers, which `grid` executes.
+/// `active` is a mask of the lanes that take part, with one bit each.
 pub(crate) fn execute(
     warp: &mut Warp,
     block: &mut BlockState<'_>,
@@ -75,7 +77,8 @@ pub(crate) fn execute(
     }
 }
 
-/// Computes an instruction that reads and writes registers only.
+/// Computes the result of an instruction that reads registers of its own lane and writes one, in
+/// all lanes. Returns `None` for other instructions.
 fn compute(warp: &Warp, geometry: &BlockGeometry, operation: &Operation) -> Option<(Register, LaneValues)> {
     let read = |operand: Operand| warp.read(operand, geometry);
     Some(match operation {

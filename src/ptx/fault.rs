@@ -8,7 +8,7 @@ use std::fmt;
 pub struct DeviceFault {
     /// Kernel that ran, if the error is of a launch.
     pub kernel: Option<String>,
-    /// Instruction that failed; none where the launch was refused before the first one.
+    /// Instruction that failed; `None` if the launch was refused before the first one.
     pub location: Option<Box<FaultLocation>>,
     /// The error.
     pub kind: FaultKind,
@@ -59,8 +59,8 @@ pub enum FaultKind {
         /// The limit that is exceeded.
         problem: String,
     },
-    /// The pointer or the length of a copy is not within an allocation, or an access is not within
-    /// its memory.
+    /// A copy between host and device, or an access of a thread, is not within an allocation or
+    /// within the memory of its space.
     #[error("{bytes} bytes at {space} address {address:#x} are outside of {limit}")]
     OutOfBounds {
         /// Memory that is accessed.
@@ -155,9 +155,9 @@ pub enum FaultKind {
     DivergentWarp {
         /// The instruction.
         instruction: &'static str,
-        /// Lanes that execute it.
+        /// Mask of the lanes that execute it.
         active: u32,
-        /// Lanes that have to.
+        /// Mask of the lanes that have to.
         expected: u32,
     },
     /// A shuffle reads a lane that does not execute it.

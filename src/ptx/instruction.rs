@@ -1,4 +1,4 @@
-//! Typed instructions, as the parser builds them and the machine executes them.
+//! Typed instructions, as the parser builds them, and `grid` and `execute` execute them.
 
 mod scalar;
 mod operand;
@@ -89,6 +89,7 @@ pub(crate) enum Operation {
     },
     LoadParameter {
         target: Register,
+        /// Position in the arguments of the launch.
         offset: usize,
         width: BitWidth,
     },
@@ -107,6 +108,7 @@ pub(crate) enum Operation {
         address: MemoryOperand,
     },
     Branch {
+        /// Index of the next instruction.
         target: usize,
     },
     Return,
@@ -114,6 +116,7 @@ pub(crate) enum Operation {
     Barrier,
     /// `bar.warp.sync`.
     WarpBarrier {
+        /// Mask of the lanes that have to execute it.
         members: Operand,
     },
     Shuffle {
@@ -122,8 +125,11 @@ pub(crate) enum Operation {
         /// Receives whether the source lane is within the segment.
         valid: Option<Register>,
         source: Operand,
+        /// Lane, distance or mask, from which `mode` computes the source lane.
         lane: Operand,
+        /// Bounds of the segments of the warp within which lanes exchange values.
         clamp: Operand,
+        /// Mask of the lanes that have to execute it.
         members: Operand,
     },
     LoadMatrices {
@@ -139,13 +145,17 @@ pub(crate) enum Operation {
         b: [Register; 2],
         c: [Register; 4],
     },
-    /// `cp.async`: copies `length` bytes and writes zeros up to `size`.
+    /// `cp.async`: copies `length` bytes from global to shared memory, and writes zeros up to
+    /// `size`.
     CopyAsync {
         target: MemoryOperand,
         source: MemoryOperand,
+        /// Bytes that are written.
         size: usize,
+        /// Bytes that are read; all of `size` if absent.
         length: Option<Operand>,
     },
+    /// `cp.async.commit_group`: the copies that the lane began since the last one form a group.
     CommitCopies,
     /// Waits until at most `pending` groups are incomplete.
     WaitCopies {

@@ -11,15 +11,18 @@ use crate::memory::LocalMemory;
 /// Shape of a launch, and the position of a block in it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BlockGeometry {
+    /// Position of the block in the grid (`%ctaid`).
     pub(crate) block: [u32; 3],
+    /// Number of blocks of the grid in each dimension (`%nctaid`).
     pub(crate) blocks: [u32; 3],
+    /// Number of threads of a block in each dimension (`%ntid`).
     pub(crate) threads: [u32; 3],
 }
 
-/// Lanes of a warp that have the same program counter.
+/// Lanes of a warp that have the same program counter. Sets of lanes are masks with one bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WarpFragment {
-    /// Index of the next instruction.
+    /// The program counter: index of the next instruction.
     pub(crate) at: usize,
     pub(crate) lanes: u32,
 }
@@ -27,12 +30,13 @@ pub(crate) struct WarpFragment {
 /// A warp of a block.
 #[derive(Debug)]
 pub(crate) struct Warp {
+    /// Number of the warp in its block.
     pub(crate) index: u8,
     registers: Vec<LaneValues>,
-    /// Lanes that have written each register. The others have no value that a GPU defines.
+    /// Lanes that have written each register. In the others, its value is undefined on a GPU.
     written: Vec<u32>,
-    /// Lanes that have not returned, by program counter. Never two with the same one when an
-    /// instruction begins.
+    /// Lanes that have not returned, by program counter. When an instruction begins, no two
+    /// fragments have the same one.
     pub(crate) fragments: Vec<WarpFragment>,
     pub(crate) local: LocalMemory,
     pub(crate) copies: CopyQueue,
@@ -47,8 +51,10 @@ impl Warp {
     pub(crate) fn new(index: u8, geometry: &BlockGeometry, register_count: usize, local_bytes: usize) -> Self {
         let [width, height, depth] = geometry.threads.map(u64::from);
         let first = u64::from(index) * LANES as u64;
+        // The last warp of a block may have fewer threads than lanes.
         let live = (width * height * depth).saturating_sub(first);
         let lanes = if live >= LANES as u64 { ALL_LANES } else { (1 << live) - 1 };
+        // Number of the thread of each lane in its block, from which its position follows.
         let numbers: LaneValues = std::array::from_fn(|lane| first + lane as u64);
         let threads = [
             numbers.map(|thread| thread % width),
@@ -119,7 +125,7 @@ impl Warp {
         }
     }
 
-    /// Returns the lanes in which a guard holds.
+    /// Returns the lanes in which the guard predicate of an instruction holds.
     pub(crate) fn holds(&self, guard: InstructionGuard) -> u32 {
         let values = self.register(guard.predicate);
         let set = values.iter().enumerate().fold(0, |set, (lane, value)| set | u32::from(*value != 0) << lane);

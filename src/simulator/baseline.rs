@@ -41,8 +41,8 @@ pub enum Baseline {
         /// Number of items.
         items: u32,
     },
-    /// A window with a loop that blocks while a batch is in flight. The window starts when the
-    /// first call is read afterwards (the agent of KServe).
+    /// A window of a loop that reads no calls while its batch is in flight. The next window starts
+    /// when the first call is read after that (the agent of KServe).
     KServe {
         /// Maximum number of items.
         items: u32,
@@ -102,7 +102,7 @@ trait BaselineRule {
     fn step(&mut self, proxy: &mut SimProxy);
 
     /// Learns from a completed batch, before the queue handles it.
-    fn on_completion(&mut self, _desk: &mut SimProxy, _done: &BatchCompletion) {}
+    fn on_completion(&mut self, _proxy: &mut SimProxy, _done: &BatchCompletion) {}
 }
 
 /// A policy that runs a named rule.

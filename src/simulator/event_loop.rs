@@ -19,11 +19,11 @@ use super::upstream::UpstreamState;
 use super::workload::{ClosedLoopClient, DrawnWorkload};
 
 /// Maximum time for which a run goes on after the horizon, in addition to half the horizon. A queue
-/// of a few seconds drains within it, and a queue that never drains does not delay the end of the
+/// of a few seconds drains within it, and a queue that never drains cannot prevent the end of the
 /// run.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Number of calls that are freed together.
+/// Number of drawn calls whose memory is freed together.
 const CHUNK_CALLS: usize = 1 << 18;
 
 /// Purposes of random numbers. Each has its own stream, so that a policy that draws more numbers
@@ -52,14 +52,14 @@ pub struct RunResult {
 pub fn run(scenario: &Scenario, policy: &mut dyn SimPolicy, seed: u64) -> RunResult {
     let horizon = Tick::default().after(scenario.horizon);
     let mut draw = RandomStream::new(seed, PURPOSE_WORKLOAD);
-    let source = DrawnWorkload::new(&scenario.workload, scenario.slo, scenario.horizon, &mut draw);
+    let workload = DrawnWorkload::new(&scenario.workload, scenario.slo, scenario.horizon, &mut draw);
     let upstream = UpstreamState::new(scenario.upstream.clone(), RandomStream::new(seed, PURPOSE_UPSTREAM));
     let mut proxy = SimProxy::new(scenario.slo, upstream, RandomStream::new(seed, PURPOSE_POLICY));
     proxy.upstream.start(&mut proxy.agenda);
-    let mut engine = EventLoop { proxy, clients: source.clients, horizon };
-    engine.start_clients();
-    engine.run_until_end(source.open, policy);
-    let EventLoop { proxy, .. } = engine;
+    let mut event_loop = EventLoop { proxy, clients: workload.clients, horizon };
+    event_loop.start_clients();
+    event_loop.run_until_end(workload.open, policy);
+    let EventLoop { proxy, .. } = event_loop;
     RunResult {
         counts: proxy.counts,
         busy: proxy.upstream.busy_share(proxy.now),
@@ -68,6 +68,7 @@ pub fn run(scenario: &Scenario, policy: &mut dyn SimPolicy, seed: u64) -> RunRes
     }
 }
 
+/// The state of a run, except the calls of the open workload and the policy.
 struct EventLoop {
     proxy: SimProxy,
     clients: Vec<ClosedLoopClient>,
@@ -77,8 +78,11 @@ struct EventLoop {
 /// The source of the next event. Where instants are equal, the order of the variants applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum EventSource {
+    /// The next call of the open workload.
     Arrival,
+    /// The event queue.
     Event,
+    /// The wake-up that the policy has requested.
     Wake,
 }
 
@@ -98,8 +102,8 @@ fn drain_in_chunks(mut open: Vec<Arrival>) -> impl Iterator<Item = Arrival> {
 
 impl EventLoop {
     fn start_clients(&mut self) {
-        for (i, client) in (0_u32..).zip(&mut self.clients) {
-            self.proxy.agenda.schedule(Tick::default().after(client.first_delay()), SimEvent::Client(i));
+        for (number, client) in (0_u32..).zip(&mut self.clients) {
+            self.proxy.agenda.schedule(Tick::default().after(client.first_delay()), SimEvent::Client(number));
         }
     }
 
@@ -112,11 +116,11 @@ impl EventLoop {
                 (self.proxy.agenda.next_at(), EventSource::Event),
                 (self.proxy.wake, EventSource::Wake),
             ];
-            let next = due.into_iter().filter_map(|(at, what)| at.map(|at| (at, what))).min();
-            let Some((at, what)) = next.filter(|(at, _)| *at <= end) else { return };
+            let next = due.into_iter().filter_map(|(at, source)| at.map(|at| (at, source))).min();
+            let Some((at, source)) = next.filter(|(at, _)| *at <= end) else { return };
             // A policy may request an instant that has passed: it is called at the present one.
             self.proxy.now = self.proxy.now.max(at);
-            match what {
+            match source {
                 EventSource::Arrival => {
                     if let Some(arrival) = open.next() {
                         let id = self.proxy.admit(arrival, None);

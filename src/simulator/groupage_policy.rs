@@ -32,8 +32,10 @@ const REPLAY_PPM: u32 = 100_000;
 pub struct GroupagePolicy {
     name: String,
     core: CoreRecorder,
+    /// Slow control loop around the core, if the policy has one.
     steering: Option<ControlLoop>,
     budget: ReplayBudget,
+    /// Batch of the core, or part of one, by the id under which it was sent.
     in_flight: BTreeMap<SimBatchId, BatchExecution>,
     /// Instants of the events at which something was being tested, if they are recorded.
     tests: Option<Vec<Tick>>,
@@ -43,16 +45,21 @@ pub struct GroupagePolicy {
 #[derive(Debug)]
 struct BatchExecution {
     batch: BatchId,
+    /// Instant at which the whole batch was sent.
     started: Tick,
+    /// All members of the batch.
     members: Vec<CallId>,
     /// Instant of the response to the whole batch, if parts of it were sent afterwards.
     answered: Option<Tick>,
+    /// `None` while the whole batch is in flight.
     isolation: Option<IsolationState>,
 }
 
+/// The isolation of a failed batch.
 #[derive(Debug)]
 struct IsolationState {
     plan: IsolationPlan,
+    /// The part in flight, as a range of the members of the batch.
     part: std::ops::Range<usize>,
     /// Outcome of the whole batch, which is reported to the core at the end.
     outcome: BatchOutcome,
@@ -158,7 +165,7 @@ impl GroupagePolicy {
     }
 
     fn on_response(&mut self, proxy: &mut SimProxy, mut execution: BatchExecution, done: &BatchCompletion) {
-        let verdict = match done.status {
+        let failure = match done.status {
             ResponseStatus::Ok => None,
             ResponseStatus::TooLarge { limit } => Some(PartOutcome::TooLarge { limit }),
             ResponseStatus::OutOfMemory => Some(PartOutcome::Failed),
@@ -169,7 +176,7 @@ impl GroupagePolicy {
             }
         };
         let whole = 0..execution.members.len();
-        match (&mut execution.isolation, verdict) {
+        match (&mut execution.isolation, failure) {
             (None, None) => {
                 let outcome = observed_outcome(done.status);
                 return self.complete(proxy, &execution, outcome);
@@ -180,18 +187,18 @@ impl GroupagePolicy {
                 return self.complete(proxy, &execution, observed_outcome(done.status));
             }
             // The whole batch failed: isolate its members.
-            (None, Some(verdict)) => {
+            (None, Some(failure)) => {
                 let items = execution.members.iter().map(|id| proxy.arrival(*id).call.items).collect();
-                let plan = IsolationPlan::new(items, ISOLATE_ABOVE, verdict);
+                let plan = IsolationPlan::new(items, ISOLATE_ABOVE, failure);
                 execution.answered = Some(proxy.now());
                 execution.isolation =
                     Some(IsolationState { plan, part: whole, outcome: observed_outcome(done.status) });
             }
             // A part of a failed batch: refine the plan by its outcome, or answer its members.
-            (Some(isolating), verdict) => {
+            (Some(isolating), failure) => {
                 let part = isolating.part.clone();
-                match verdict {
-                    Some(verdict) if part.len() > 1 => isolating.plan.record_outcome(part, verdict),
+                match failure {
+                    Some(failure) if part.len() > 1 => isolating.plan.record_outcome(part, failure),
                     Some(_) => self.refuse(proxy, &done.members),
                     None => execution.members[part].iter().for_each(|id| self.core.on_member_answered(*id)),
                 }
@@ -230,6 +237,7 @@ impl GroupagePolicy {
         self.complete(proxy, &execution, outcome);
     }
 
+    /// Ends calls with the refusal of the upstream.
     fn refuse(&mut self, proxy: &mut SimProxy, members: &[CallId]) {
         for id in members {
             proxy.refuse(*id);

@@ -18,16 +18,22 @@ use super::upstream::UpstreamState;
 #[derive(Debug)]
 pub struct SimProxy {
     pub(super) now: Tick,
+    /// Events to come, except the arrivals of the open workload and the wake-up of the policy.
     pub(super) agenda: EventQueue,
     pub(super) upstream: UpstreamState,
+    /// Instant of the wake-up that the policy has requested.
     pub(super) wake: Option<Tick>,
-    /// Clients of the calls that ended since the engine last collected them.
+    /// Closed-loop clients of the calls that ended since the event loop last collected them.
     pub(super) freed_clients: Vec<u32>,
     pub(super) counts: DispatchCounts,
     slo: Duration,
+    /// Random numbers for the policy.
     draw: RandomStream,
+    /// All calls that have arrived, by id.
     entries: Vec<CallEntry>,
+    /// All batches that were sent, by id.
     sent: Vec<SentBatch>,
+    /// Number of calls without an outcome.
     outstanding: u32,
 }
 
@@ -53,15 +59,19 @@ enum CallPhase {
 
 #[derive(Debug)]
 struct CallEntry {
+    /// The call, with its outcome once `phase` is `Ended`.
     ended: CompletedCall,
     phase: CallPhase,
+    /// Number of the closed-loop client that sent the call; `None` in an open workload.
     client: Option<u32>,
 }
 
 #[derive(Debug)]
 struct SentBatch {
+    /// Instant at which it was sent.
     at: Tick,
     items: u32,
+    /// Its calls; empty after the response.
     members: Vec<CallId>,
     aborted: bool,
 }
@@ -165,6 +175,7 @@ impl SimProxy {
         self.sent[index(id.0)].aborted = true;
     }
 
+    /// Adds a call that arrives now. Returns its id.
     pub(super) fn admit(&mut self, mut arrival: Arrival, client: Option<u32>) -> CallId {
         let id = CallId(self.entries.len() as u64);
         arrival.call.id = id;
@@ -187,8 +198,9 @@ impl SimProxy {
         waiting
     }
 
-    /// Handles the response to a batch. Returns the completion to report to the policy, or `None`
-    /// if the batch was aborted.
+    /// Handles the response to a batch: its members are answered, or queued again if the upstream
+    /// refused it. Returns the completion to report to the policy, or `None` if the batch was
+    /// aborted.
     pub(super) fn on_response(&mut self, id: SimBatchId, status: ResponseStatus) -> Option<BatchCompletion> {
         let sent = &mut self.sent[index(id.0)];
         let mut members = std::mem::take(&mut sent.members);
@@ -220,6 +232,7 @@ impl SimProxy {
         (entry.phase == CallPhase::Ended).then_some(entry.ended.outcome)
     }
 
+    /// Ends the run. Returns all calls in order of arrival.
     pub(super) fn into_outcomes(self) -> Vec<CompletedCall> {
         let now = self.now;
         let end = |mut entry: CallEntry| {

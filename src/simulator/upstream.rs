@@ -1,9 +1,9 @@
 //! Simulated upstreams. A policy observes them only through their responses.
 //!
-//! Three kinds exist: a [`SlotServer`] with slots, an [`BatchingServer`] that batches by itself,
-//! and a [`SharedServer`] that computes all requests at once. The types here are data; the
-//! submodules implement their behavior in a run. Other clients of the upstream and losses in the
-//! network are left out.
+//! Three kinds exist: a [`SlotServer`] with slots, a [`BatchingServer`] that batches by itself, and
+//! a [`SharedServer`] that computes all requests at once. The types here are data; the submodules
+//! implement their behavior in a run. Other clients of the upstream and losses in the network are
+//! left out.
 
 mod engine;
 mod server;
@@ -18,8 +18,7 @@ use super::curve::{BatchLoad, CostCurve};
 use super::event_queue::{EventQueue, UpstreamStep};
 use super::random::RandomStream;
 
-/// Time that a server takes to refuse a batch that it does not even queue, in addition to the round
-/// trip.
+/// Time in which a server refuses a batch without queueing it, in addition to the round trip.
 const REFUSAL: Duration = Duration::from_micros(300);
 
 /// The kind of an upstream.
@@ -86,7 +85,7 @@ pub struct ServerLimits {
     /// Out of memory above this padded weight: the batch fails on the slot, after half the time of
     /// an execution.
     pub memory_max: Option<u64>,
-    /// The response names `items_max`.
+    /// `true` if the response to a batch above `items_max` names that limit.
     pub named: bool,
     /// Instant from which no limit applies.
     pub lifted_at: Option<Tick>,
@@ -112,7 +111,7 @@ pub struct BatchingServer {
     pub sigma: f64,
     /// Status 413 above this number of items in a batch.
     pub batch_items_max: u32,
-    /// Status 429 above this number of items inside.
+    /// Status 429 if the server would have more than this number of items, queued and in execution.
     pub items_inside_max: u32,
 }
 
@@ -133,7 +132,8 @@ pub enum Slowdown {
     /// Processor sharing: up to this number of requests there is no slowdown, and beyond it they
     /// share this number of cores equally.
     Cores(u32),
-    /// Continuous batching: a step costs `1 − item + item × active items`, in steps of one item.
+    /// Continuous batching: with `n` active items, a step costs `1 − item + item × n` times as much
+    /// as with one.
     Step {
         /// Share of the cost of a one-item step that belongs to the item.
         item: f64,
@@ -146,7 +146,7 @@ pub(super) enum UpstreamState {
     Server(server::SlotServerState),
     Engine(engine::EngineState),
     Shared(shared::SharedServerState),
-    /// A real upstream: the driver of the policy transmits these batches.
+    /// A real upstream, to which the driver of the policy transmits the batches in this list.
     External(Vec<SimBatchId>),
 }
 
@@ -212,6 +212,7 @@ impl UpstreamState {
         }
     }
 
+    /// Handles a batch that is sent now.
     pub(super) fn submit(&mut self, now: Tick, id: SimBatchId, load: BatchLoad, agenda: &mut EventQueue) {
         match self {
             Self::Server(server) => server.submit(now, id, load, agenda),
@@ -221,6 +222,7 @@ impl UpstreamState {
         }
     }
 
+    /// Handles an event that the upstream has scheduled.
     pub(super) fn step(&mut self, now: Tick, step: UpstreamStep, agenda: &mut EventQueue) {
         match self {
             Self::Server(server) => server.step(now, step, agenda),

@@ -52,7 +52,7 @@ enum Criterion {
     Direct(f64),
     /// As good as every baseline.
     New,
-    /// Goodput of all tenants but this one, which floods.
+    /// Goodput of all tenants but the one with this id, which floods.
     Light(u64),
     /// The p99 of the interactive class is in time, and the bulk class gets its share.
     Classes,
@@ -161,13 +161,14 @@ pub(crate) fn rows() -> impl Iterator<Item = &'static str> {
 pub(crate) fn judge(table: &RowResults<'_>) -> Vec<CriterionResult> {
     let name = table.scenario.name.as_str();
     let listed = BASE_ROWS.iter().chain(&EXTENDED_ROWS).find(|(row, _)| *row == name);
-    let bars = listed.map_or(&[Criterion::New] as &[Criterion], |(_, bars)| *bars);
-    bars.iter().flat_map(|bar| bar.judge(table)).collect()
+    let criteria = listed.map_or(&[Criterion::New] as &[Criterion], |(_, criteria)| *criteria);
+    criteria.iter().flat_map(|criterion| criterion.judge(table)).collect()
 }
 
 // === impl Criterion ===
 
 impl Criterion {
+    /// Evaluates the criterion. Returns nothing if its reference was not computed for the row.
     fn judge(self, table: &RowResults<'_>) -> Vec<CriterionResult> {
         let ours = table.ours.figures(&shown_calls(table.scenario));
         match self {
@@ -198,13 +199,13 @@ impl Criterion {
                 .collect(),
             Self::Goodput(least) => vec![CriterionResult::goodput("row", ours.goodput, least, "reference".to_owned())],
             Self::FourSlots(factor) => {
-                let four = |entry: &&(Baseline, AverageFigures)| {
+                let is_four_slots = |entry: &&(Baseline, AverageFigures)| {
                     matches!(entry.0, Baseline::Greedy { slots: 4, expire: false, .. })
                 };
                 let judged = |(baseline, best): &(Baseline, AverageFigures)| {
                     mean("row", &ours, factor, &baseline.to_string(), best)
                 };
-                table.baselines.iter().find(four).map(judged).into_iter().collect()
+                table.baselines.iter().find(is_four_slots).map(judged).into_iter().collect()
             }
             Self::Direct(factor) => {
                 let alone = table.baselines.iter().find(|entry| entry.0 == Baseline::Direct);
@@ -217,6 +218,7 @@ impl Criterion {
     }
 }
 
+/// Requires a mean of at most `factor` times the other's.
 fn mean(bar: &'static str, ours: &AverageFigures, factor: f64, name: &str, other: &AverageFigures) -> CriterionResult {
     let of = format!("{factor} × {name}'s {:.2} ms", other.mean);
     let (found, limit) = (ours.mean, factor * other.mean);
@@ -233,11 +235,11 @@ fn not_worse_than(
     factor: f64,
 ) -> Vec<CriterionResult> {
     let of = format!("{name}'s {:.3} − {EQUAL}", other.goodput);
-    let mut verdicts = vec![CriterionResult::goodput(bar, ours.goodput, other.goodput - EQUAL, of)];
+    let mut results = vec![CriterionResult::goodput(bar, ours.goodput, other.goodput - EQUAL, of)];
     if (ours.goodput - other.goodput).abs() <= EQUAL {
-        verdicts.push(mean(bar, ours, factor, name, other));
+        results.push(mean(bar, ours, factor, name, other));
     }
-    verdicts
+    results
 }
 
 /// Returns the fastest rival among those that serve as many items in time.
@@ -253,22 +255,24 @@ fn as_good_as_all(table: &RowResults<'_>, ours: &AverageFigures) -> Vec<Criterio
         return Vec::new();
     };
     let of = format!("{name}'s {:.3} − {EQUAL}", best.goodput);
-    let mut verdicts = vec![CriterionResult::goodput("new", ours.goodput, best.goodput - EQUAL, of)];
-    let comparable =
+    let mut results = vec![CriterionResult::goodput("new", ours.goodput, best.goodput - EQUAL, of)];
+    let is_comparable =
         |figures: &AverageFigures| ours.goodput >= NEARLY_ALL && (figures.goodput - ours.goodput).abs() <= EQUAL;
-    let equal = fastest_rival(table, ours).filter(|(_, figures)| comparable(figures));
-    verdicts.extend(equal.map(|(name, quickest)| mean("new", ours, NEW_MEAN, &name, &quickest)));
-    verdicts
+    let equal = fastest_rival(table, ours).filter(|(_, figures)| is_comparable(figures));
+    results.extend(equal.map(|(name, quickest)| mean("new", ours, NEW_MEAN, &name, &quickest)));
+    results
 }
 
+/// Requires a minimum goodput of all tenants together but the flooding one.
 fn light_tenants(table: &RowResults<'_>, ours: &AverageFigures, flooding: TenantId) -> CriterionResult {
     let flood = table.ours.figures(&CallFilter { tenant: Some(flooding), ..shown_calls(table.scenario) });
-    let good = |figures: &AverageFigures| figures.goodput * figures.items as f64;
-    let others = ours.items.saturating_sub(flood.items).max(1);
-    let goodput = (good(ours) - good(&flood)) / others as f64;
+    let items_in_time = |figures: &AverageFigures| figures.goodput * figures.items as f64;
+    let other_items = ours.items.saturating_sub(flood.items).max(1);
+    let goodput = (items_in_time(ours) - items_in_time(&flood)) / other_items as f64;
     CriterionResult::goodput("new", goodput, LIGHT_GOODPUT, "the tenants other than the flooding one".to_owned())
 }
 
+/// Requires that the interactive class (0) is in time and that the bulk class (1) gets its share.
 fn classes(table: &RowResults<'_>) -> Vec<CriterionResult> {
     let of = |class| table.ours.figures(&CallFilter { class: Some(class), ..shown_calls(table.scenario) });
     let (interactive, bulk) = (of(0), of(1));

@@ -2,9 +2,9 @@
 //! cold start, on the same arrivals.
 //!
 //! `rows` holds the combinations of servers, loads and merge keys, `change` servers that change
-//! during a run, `windows` the measurements in a window, `criteria` the criteria. A window is long
-//! enough to measure a rate and not waves: at least a second, five service times and two sojourn
-//! times of direct callers.
+//! during a run, `windows` the measurements in a window, `criteria` the criteria. Callers that wait
+//! for their answers send and receive in waves. A window is long enough to measure a rate in spite
+//! of them: at least a second, five service times and two sojourn times of direct callers.
 //!
 //! Left out: the overhead of the proxy itself, for which 0.3 ms are allowed, and holding, SLOs and
 //! several cost classes, which other rows cover.
@@ -34,7 +34,9 @@ pub(crate) use criteria::HarmTotals;
 pub(super) struct HarmTask {
     name: String,
     scenario: Scenario,
+    /// Width of a window.
     window: Duration,
+    /// Number of windows.
     windows: usize,
     criteria: HarmCriteria,
 }
@@ -72,11 +74,11 @@ pub(crate) struct WindowRatio {
 /// commas, alternatives by `/`.
 pub(super) fn find_tasks(only: &str) -> Vec<HarmTask> {
     let all = rows::all().into_iter().chain(ServerChange::all().iter().map(ServerChange::task));
-    let named = |task: &HarmTask| {
+    let has_words = |task: &HarmTask| {
         let words: Vec<&str> = task.name.split(' ').collect();
         only.split(',').filter(|part| !part.is_empty()).all(|part| part.split('/').any(|word| words.contains(&word)))
     };
-    all.filter(named).collect()
+    all.filter(has_words).collect()
 }
 
 /// Returns a sample that runs in seconds.
@@ -87,6 +89,7 @@ pub(super) fn sample() -> Vec<HarmTask> {
 // === impl HarmTask ===
 
 impl HarmTask {
+    /// Runs the scenario with each seed, under Groupage and with direct calls, and compares them.
     pub(super) fn run(&self, seeds: u64) -> NoHarmReport {
         let seed_runs = (0..seeds).map(|seed| {
             let mut ours = GroupagePolicy::for_scenario(&self.scenario, seed).with_test_record();
@@ -95,6 +98,7 @@ impl HarmTask {
         });
         let (runs, tests): (Vec<RunResult>, Vec<_>) = seed_runs.unzip();
         let ours = AnswerWindow::of(&runs, self.window, self.windows);
+        // Frees the runs of Groupage, with all of their calls, before the others begin.
         drop(runs);
         let runs: Vec<RunResult> =
             (0..seeds).map(|seed| run(&self.scenario, Baseline::Direct.build().as_mut(), seed)).collect();

@@ -19,15 +19,16 @@ const ROUND: [u32; 14] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256]
 /// with steps at powers of two are misread from fewer (at 90 % load: 5 instead of 6 raise it by 3
 /// to 4 points). Measured with `just sim-table 3 curves`.
 const SAMPLES_MIN: u32 = 6;
-/// Probability of trying a round size, in thousandths, until it was observed this often.
+/// Probability of trying a round size that was rarely observed, in thousandths.
 const TRY_PERMILLE: u32 = 100;
+/// Number of observations from which on a round size is no longer tried.
 const TRY_UNTIL: u32 = 3;
 /// Probability of trying a larger size that was never observed, in thousandths. With a third of it,
 /// compiled shapes stay undiscovered for seconds.
 const ABOVE_PERMILLE: u32 = 150;
-/// In backlog, probability of trying a smaller round size that was never observed, in thousandths,
-/// and the inverse of the smallest such size in relation to the wanted one.
+/// In backlog, probability of trying a smaller round size that was never observed, in thousandths.
 const BELOW_PERMILLE: u32 = 100;
+/// Inverse of the smallest such size, as a part of the size that is wanted.
 const BELOW_PARTS: u32 = 8;
 
 /// Size decision for a key queue.
@@ -79,6 +80,8 @@ fn best_known(view: &QueueView<'_>, model: &ClassModel, rate: ArrivalRate, most:
         Some(plan) => match plan.at(rate.per_slot(model.slots.in_use()), view.items) {
             PlanDecision::Send(size) => size,
             PlanDecision::Wait { otherwise } => {
+                // Waits for the next arrival at most twice the mean interval and half of an
+                // execution, and only if the head has time for several executions.
                 let newest = fair_queueing::newest_arrival(view.ctx, view.key).unwrap_or(view.head.arrived);
                 let patience = (cost.time(view.items) / 2).min(rate.mean_interval().saturating_mul(2)).max(1000);
                 let end = Tick(newest.0.saturating_add(patience));
@@ -99,8 +102,12 @@ fn best_known(view: &QueueView<'_>, model: &ClassModel, rate: ArrivalRate, most:
     }
 }
 
-/// Draws whether to send a round size instead of `size`, and returns it: `size` itself or one close
-/// below that was observed too rarely, or another one that was never observed.
+/// Draws whether to try a round size, and returns it. `size` is the best known size, and `most` the
+/// number of items available.
+///
+/// The candidates are, in this order, a size above half of `size` and up to it that was rarely
+/// observed; in backlog a smaller one that was never observed; and a larger one that was never
+/// observed.
 fn draw_trial(
     view: &QueueView<'_>,
     model: &ClassModel,
@@ -109,28 +116,29 @@ fn draw_trial(
     draw: &mut SplitMix64,
 ) -> Option<u32> {
     let cost = &model.cost;
-    let starts = exploration.is_starting();
-    let later = !model.backlog && exploration.has_credit(view.ctx.now);
-    let may = |round: &u32| starts || later && fits_slack(view, cost, *round);
-    let untried = |round: &u32| *round <= size && *round > size / 2 && cost.sample_count(*round) < TRY_UNTIL;
-    if let Some(round) = ROUND.iter().rev().find(|round| untried(round) && may(round))
+    // Trials are free at the start. Later they need credit, and must not make the head late.
+    let is_starting = exploration.is_starting();
+    let has_credit = !model.backlog && exploration.has_credit(view.ctx.now);
+    let is_allowed = |round: &u32| is_starting || has_credit && fits_slack(view, cost, *round);
+    let is_rare = |round: &u32| *round <= size && *round > size / 2 && cost.sample_count(*round) < TRY_UNTIL;
+    if let Some(round) = ROUND.iter().rev().find(|round| is_rare(round) && is_allowed(round))
         && draw.next_bool(TRY_PERMILLE)
     {
         return Some(*round);
     }
     // A backlog requests large sizes only, so a size below a knee that would end it might never be
     // observed, and the backlog would never drain.
-    let below = |round: &u32| *round <= size / 2 && *round > size / BELOW_PARTS && cost.sample_count(*round) == 0;
+    let is_below = |round: &u32| *round <= size / 2 && *round > size / BELOW_PARTS && cost.sample_count(*round) == 0;
     if view.items / 2 >= size
-        && let Some(round) = ROUND.iter().rev().find(|round| below(round))
+        && let Some(round) = ROUND.iter().rev().find(|round| is_below(round))
         && draw.next_bool(BELOW_PERMILLE)
     {
         return Some(*round);
     }
     // Between two observed sizes the estimate may be far off: a size that is priced like a larger
     // neighbour would never be chosen, and so never observed.
-    let above = |round: &u32| *round > size && *round <= most.min(2 * size) && cost.sample_count(*round) == 0;
-    let round = ROUND.iter().rev().find(|round| above(round) && may(round))?;
+    let is_above = |round: &u32| *round > size && *round <= most.min(2 * size) && cost.sample_count(*round) == 0;
+    let round = ROUND.iter().rev().find(|round| is_above(round) && is_allowed(round))?;
     draw.next_bool(ABOVE_PERMILLE).then_some(*round)
 }
 

@@ -1,4 +1,4 @@
-//! Merges closed-loop cohorts that take turns and have no slack to wait for each other.
+//! Merges closed-loop cohorts that are served in turn and have no slack to wait for each other.
 //!
 //! Closed-loop clients can split into two cohorts: one is served while the other waits, and the one
 //! that waited has no slack left for a batch of all. Each batch is then as small as the remaining
@@ -26,7 +26,7 @@ use super::models::InFlight;
 use super::queue_view::{QueueView, slo_of};
 use super::state::Adaptive;
 
-/// Part of the returning items that a hold waits for, in hundredths.
+/// Part of the returning items for which the key queue is held, in hundredths.
 const ALMOST_ALL: u64 = 95;
 /// Minimum ratio of the throughput of all together to that of two cohorts. The prediction is an
 /// estimate, and the held calls are late for it.
@@ -56,17 +56,19 @@ impl Adaptive {
                 return None;
             }
         }
-        let watched = self.keys.get_mut(&key)?;
-        let open = watched.cohort_merge.open?;
+        let key_model = self.keys.get_mut(&key)?;
+        let open = key_model.cohort_merge.open?;
         if leading {
             // The other cohort is not answered yet.
-            watched.cohort_merge.wait(items);
+            key_model.cohort_merge.wait(items);
             self.note_hold(key, HoldReason::Gather);
             return Some(KeyDecision::NoSlot(None));
         }
         let now = view.ctx.now;
-        let elapsed = watched.arrivals.returns().current_event(now).map_or(0, |(elapsed, _)| elapsed);
+        let elapsed = key_model.arrivals.returns().current_event(now).map_or(0, |(elapsed, _)| elapsed);
         let until = Tick(now.0.saturating_sub(elapsed).saturating_add(open.return_nanos));
+        // Held until the expected return of the other cohort, or until no more calls would be in
+        // time.
         if items < open.most.min(view.cap)
             && let Some(held) = hold(until)
         {
@@ -74,7 +76,7 @@ impl Adaptive {
             return Some(held);
         }
         if !open.is_nearly_complete(items) && items < view.cap {
-            watched.cohort_merge.end();
+            key_model.cohort_merge.end();
             return None;
         }
         self.held.remove(&key);
@@ -93,18 +95,20 @@ impl Adaptive {
         let now = view.ctx.now;
         let returns = self.keys.get(&view.key)?.arrivals.returns();
         let (answered, items) = self.other_cohort(view, leading)?;
-        // The cohort counts as returning if its items come back within a quarter of the SLO.
-        let back = |edge: u64| returns.caused_arrivals(items, 0, edge);
+        // The cohort counts as returning if enough of its items return within a quarter of the SLO.
+        // `span` is the time from its answer in which almost all of these are back.
+        let returned_by = |edge: u64| returns.caused_arrivals(items, 0, edge);
         let edges = || EDGES.into_iter().take_while(|edge| *edge <= slo / 4);
-        let come = edges().map(back).max().filter(|come| *come >= u64::from(items) * BACK * 100)?;
-        let span = edges().find(|edge| back(*edge) * 100 >= come * ALMOST_ALL)?;
+        let returning = edges().map(returned_by).max().filter(|milli| *milli >= u64::from(items) * BACK * 100)?;
+        let span = edges().find(|edge| returned_by(*edge) * 100 >= returning * ALMOST_ALL)?;
         let until = answered.0.saturating_add(span);
         let most = max_items_within(cost, slo.saturating_sub(span), view.cap);
         let all = view.items.saturating_add(items).min(most);
         let together = cost.time(all);
         let hold = until.saturating_sub(now.0);
         // A hold ends half-way to the head's deadline, and the held calls must still be queued when
-        // the others are back.
+        // the others are back. No merge is needed if it adds no item, or if all would be in time
+        // together after an ordinary hold.
         if hold == 0
             || view.first_slack() / 2 <= hold
             || all <= view.items
@@ -113,6 +117,8 @@ impl Adaptive {
             return None;
         }
         // Without a merge: the items that fit now, then the items of the rest that fit after them.
+        // `lost` are those of neither batch. The merge pays if the held items, which may be late,
+        // are at most `PRICE` times as many, and if the throughput rises enough.
         let first = max_items_within(cost, view.first_slack().saturating_sub(view.wait), view.items);
         let first_time = cost.time(first.max(1));
         let second = max_items_within(cost, slo.saturating_sub(first_time), all.saturating_sub(first));
@@ -121,9 +127,9 @@ impl Adaptive {
         let rate = |items: u32, nanos: u64| f64::from(items) / to_f64(nanos.max(1));
         let in_turns = rate(first + second, first_time.saturating_add(cost.time(second.max(1))));
         let faster = rate(all, together.saturating_add(span)) > FASTER * in_turns;
-        let own =
+        let has_other_deadline =
             |queued: &QueuedCall| queued.call.deadline.is_some_and(|deadline| deadline.source != DeadlineSource::Slo);
-        if view.ctx.queue.calls_of(view.key).any(own) {
+        if view.ctx.queue.calls_of(view.key).any(has_other_deadline) {
             return None;
         }
         (worthwhile && faster).then_some(PendingMerge { return_nanos: span, paid: view.items, items: all, most })

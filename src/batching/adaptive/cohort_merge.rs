@@ -12,16 +12,18 @@ pub(super) const PRICE: u64 = 8;
 const CREDIT_START: u64 = 128 * PRICE;
 /// Maximum credit.
 const CREDIT_MAX: u64 = 2 * CREDIT_START;
-/// Maximum factor on the price after merges that failed: then at most one call in this many times 8
-/// is late in vain.
+/// Maximum factor on the price after merges that failed: then at most one call in eight times this
+/// number is late without a gain.
 const DEARER_MAX: u64 = 64;
 
 /// Credit of a key queue for merging its cohorts, and the merge in progress.
 #[derive(Debug, Clone)]
 pub(super) struct CohortMerge {
+    /// Credit in items that were sent.
     credit: u64,
     /// Factor on the price. It doubles with each merge that failed.
     price_factor: u64,
+    /// The merge in progress.
     pub(super) open: Option<PendingMerge>,
 }
 
@@ -52,12 +54,12 @@ impl CohortMerge {
     /// it does.
     pub(super) fn begin(&mut self, open: PendingMerge) -> bool {
         let price = self.price(open.paid);
-        let may = price <= self.credit;
-        if may {
+        let is_affordable = price <= self.credit;
+        if is_affordable {
             self.credit -= price;
             self.open = Some(open);
         }
-        may
+        is_affordable
     }
 
     /// Charges items that joined the held ones before the other cohort is answered.

@@ -18,7 +18,8 @@ const DOUBT_PERMILLE: u32 = 100;
 /// Price of upstream time, as a fraction of the best throughput. A higher price sheds more calls
 /// for larger batches.
 pub(super) const PRICE: f64 = 0.6;
-/// Cost of shedding one more head, in items, so that ties go to the fewest.
+/// Cost of shedding one more head, in items, so that of equal choices the one that sheds the fewest
+/// heads is preferred.
 const HEAD: f64 = 0.02;
 /// Minimum gain of shedding, in items.
 const WIN: f64 = 0.5;
@@ -44,11 +45,13 @@ pub(super) fn adjust_to_deadlines(
     if cost.samples() == 0 || view.is_infeasible(cost) {
         return DeadlineChoice::First(want);
     }
-    let fits = items_in_time(view, cost, want);
-    if fits >= want {
+    let in_time = items_in_time(view, cost, want);
+    if in_time >= want {
         return DeadlineChoice::First(want);
     }
-    let urgent = fits.max(1);
+    // The size that the deadlines allow. Twice that size is doubtful if it was hardly observed, so
+    // that the curve may rule it out by mistake. It is tried now and then.
+    let urgent = in_time.max(1);
     let doubtful = want >= 2 * urgent && cost.sample_count_from(2 * urgent) < DOUBT_UNTIL;
     if doubtful && draw.next_bool(DOUBT_PERMILLE) {
         return DeadlineChoice::First(2 * urgent);
@@ -62,10 +65,11 @@ pub(super) fn adjust_to_deadlines(
     // after it.
     let rest = view.items.saturating_sub(urgent);
     let time = cost.time(urgent);
-    let more = u32::try_from(rate.items_within(time) / 1000).unwrap_or(u32::MAX);
+    let arriving = u32::try_from(rate.items_within(time) / 1000).unwrap_or(u32::MAX);
     let next = first_call_behind(view, urgent);
     let next_slack = next.map_or(u64::MAX, |queued| slack(view, queued).saturating_sub(time));
-    if rest == 0 || max_items_within(cost, next_slack, rest.min(view.cap)) >= rest.saturating_add(more).min(view.cap) {
+    let next_items = rest.saturating_add(arriving).min(view.cap);
+    if rest == 0 || max_items_within(cost, next_slack, rest.min(view.cap)) >= next_items {
         return DeadlineChoice::First(urgent);
     }
     // Do not shed on an estimate: the curve rules the larger size out without enough observations,
@@ -87,7 +91,7 @@ pub(super) fn adjust_to_deadlines(
 /// is worth more than one of the `urgent` items that the first head allows. Returns 0 if none is.
 fn heads_to_shed(view: &QueueView<'_>, cost: &CostModel, urgent: u32, want: u32) -> usize {
     // A batch is worth its items, less the price of its upstream time and of the heads that were
-    // shed.
+    // shed. The price is a part of the best throughput of some sizes, in items per millisecond.
     let per_ms = |items: u32| f64::from(items) / (to_f64(cost.time(items)) / 1e6);
     let price = PRICE * per_ms(want).max(per_ms((want / 2).max(1))).max(per_ms((want / 4).max(1)));
     let value = |items: u32| f64::from(items) - price * to_f64(cost.time(items)) / 1e6;

@@ -34,30 +34,32 @@ fn scale(value: u64, to: u64, from: u64) -> u64 {
 
 impl Adaptive {
     /// Records that a call was queued. `idle`: nothing was queued or in flight before it. `queued`:
-    /// items of its key queue that were queued already.
+    /// number of items that its key queue had before it.
     pub(in super::super) fn on_arrival(&mut self, now: Tick, call: &Call, idle: bool, queued: u64) {
         self.mix.on_arrival(now, call.priority);
-        // Such a call has a merge key of its own that no later call shares.
+        // A call that must not be merged has a merge key of its own, which no later call has, so
+        // there are no arrivals of that key to learn.
         if call.alone {
             return;
         }
         self.uses += 1;
         if !self.keys.contains_key(&call.key) && self.keys.len() >= KEYS_MAX {
-            evict_oldest(&mut self.keys, |watched| watched.last_use);
+            evict_oldest(&mut self.keys, |key_model| key_model.last_use);
         }
-        let watched = self.keys.entry(call.key).or_default();
-        watched.last_use = self.uses;
-        watched.class = Some(call.cost_class);
-        watched.arrivals.on_arrival(now, call.items, idle, self.mean_time);
+        let key_model = self.keys.entry(call.key).or_default();
+        key_model.last_use = self.uses;
+        key_model.class = Some(call.cost_class);
+        key_model.arrivals.on_arrival(now, call.items, idle, self.mean_time);
         // In pass-through many requests are in flight and nothing is held, so the peak is not
         // needed.
         if self.flights.len() <= FLIGHTS_MAX {
-            let out = items_in_flight(&self.flights, call.key);
-            watched.arrivals.record_present(queued.saturating_add(u64::from(call.items)).saturating_add(out));
+            let in_flight = items_in_flight(&self.flights, call.key);
+            key_model.arrivals.record_present(queued.saturating_add(u64::from(call.items)).saturating_add(in_flight));
         }
     }
 
-    /// Records an arrival that is held by a limit of the policy. `limit`: the requests it allows.
+    /// Records an arrival that is held by a limit of the policy. `limit`: number of requests that
+    /// it allows in flight.
     pub(in super::super) fn on_policy_hold(&mut self, now: Tick, class: CostClassId, limit: u32) {
         self.ensure_model(class);
         if let Some(model) = self.models.get_mut(&class) {
@@ -70,14 +72,15 @@ impl Adaptive {
     pub(in super::super) fn on_dispatch(&mut self, now: Tick, id: BatchId, batch: Dispatch) -> Option<u64> {
         self.ensure_model(batch.class);
         let earliest_due = self.earliest_due(batch.class);
-        let partner = self.keys.get_mut(&batch.key).is_some_and(|watched| {
-            watched.held = None;
-            watched.cohort_merge.on_dispatch(batch.items);
-            watched.requests_in_flight += 1;
-            watched.requests_in_flight > 1 || batch.left > 0
+        let has_partner = self.keys.get_mut(&batch.key).is_some_and(|key_model| {
+            key_model.held = None;
+            key_model.cohort_merge.on_dispatch(batch.items);
+            key_model.requests_in_flight += 1;
+            key_model.requests_in_flight > 1 || batch.left > 0
         });
         let model = self.models.get_mut(&batch.class)?;
         let others = model.flow.in_flight();
+        // A batch that was sent before a slot is free waits in the server.
         let wait = match batch.kind {
             DispatchKind::Batch | DispatchKind::Plain if !model.flow.is_open() => {
                 model.slots.expected_wait(others, earliest_due, now)
@@ -95,7 +98,9 @@ impl Adaptive {
             DispatchKind::Control if batch.calls == 1 => Permit::Control,
             DispatchKind::Pair | DispatchKind::Control | DispatchKind::Forward => Permit::Forward,
         };
-        let unbatched = batch.unbatched || batch.calls < 2 && !partner;
+        // For the limiter, a single call is also one that shares no batch if no other call of its
+        // key is in flight or queued.
+        let unbatched = batch.unbatched || batch.calls < 2 && !has_partner;
         let expected = if model.cost.samples() >= EXPECTED_SAMPLES { predicted } else { 0 };
         let departure =
             Departure { items: batch.items, calls: batch.calls, unbatched, permit, queued: batch.queued, expected };
@@ -105,11 +110,8 @@ impl Adaptive {
         let trial = trial || batch.is_retest || matches!(batch.kind, DispatchKind::Probe | DispatchKind::Pair);
         let created_use = model.created_use;
         self.sends += 1;
-        let first_of = self.flights.is_empty().then_some(self.sends);
-        self.flights.insert(
-            id,
-            InFlight { flight, created_use, mark, due, predicted, sent_when_alone: first_of, batch, trial },
-        );
+        let sent_when_alone = self.flights.is_empty().then_some(self.sends);
+        self.flights.insert(id, InFlight { flight, created_use, mark, due, predicted, sent_when_alone, batch, trial });
         known.then_some(due.0.saturating_sub(now.0))
     }
 
@@ -119,9 +121,9 @@ impl Adaptive {
     }
 
     /// Records the end of a batch. Returns `true` if its sample showed that the server was
-    /// replaced. `tokens`: those of all streams of its class so far, if the response was one;
-    /// `queued`: items of its class that are queued; `items_max`: the largest batch that the limits
-    /// allow.
+    /// replaced. `tokens`: number of tokens of all streams of its class so far, if the response was
+    /// a generated stream; `queued`: number of queued items of its class; `items_max`: maximum
+    /// number of items of a batch by the limits.
     pub(in super::super) fn on_completion(
         &mut self,
         now: Tick,
@@ -129,17 +131,17 @@ impl Adaptive {
         (observed, tokens): (&Observation, Option<u64>),
         (queued, items_max): (u64, u32),
     ) -> bool {
-        let Some(InFlight { flight, created_use, mark, sent_when_alone: first_of, batch, trial, .. }) =
-            self.flights.remove(&id)
+        let Some(InFlight { flight, created_use, mark, sent_when_alone, batch, trial, .. }) = self.flights.remove(&id)
         else {
             return false;
         };
-        let had_server = first_of == Some(self.sends);
+        // Nothing else was in flight at its dispatch, and nothing was sent since.
+        let had_server = sent_when_alone == Some(self.sends);
         self.exploration.record_duration(nanos(observed.duration), self.mean_time, trial);
         let (items, missed) = batch.deadlines.count_missed(now);
         self.exploration.record_ended(now, items, missed);
-        if let Some(watched) = self.keys.get_mut(&batch.key) {
-            watched.requests_in_flight = watched.requests_in_flight.saturating_sub(1);
+        if let Some(key_model) = self.keys.get_mut(&batch.key) {
+            key_model.requests_in_flight = key_model.requests_in_flight.saturating_sub(1);
         }
         let in_flight = self.in_flight();
         let Some(model) = self.models.get_mut(&batch.class).filter(|model| model.created_use == created_use) else {
@@ -153,11 +155,11 @@ impl Adaptive {
         let done = Completion::new(answered, batch.calls, batch.first, batch.last, queued, items_max)
             .with_first_byte(observed.first_byte)
             .with_tokens(tokens);
-        let before = model.flow.limit();
+        let limit_before = model.flow.limit();
         model.flow.on_completion(now, &mark, done);
-        if let Some(limit) = model.flow.limit().filter(|limit| before != Some(*limit)) {
-            // A new limit found by the limiter is kept. The refinements in `slots` belong to the
-            // old one.
+        if let Some(limit) = model.flow.limit().filter(|limit| limit_before != Some(*limit)) {
+            // The number of slots was a refinement of the previous limit, so the new limit replaces
+            // it.
             model.slots.set_count(limit);
         }
         if batch.kind == DispatchKind::Forward {
@@ -171,12 +173,13 @@ impl Adaptive {
         // time to its first byte counts.
         let took = observed.first_byte.filter(|_| batch.unbatched).unwrap_or(observed.duration);
         observed.outcome == BatchOutcome::Ok
-            && self.learn(now, (&flight, had_server), &batch, nanos(took), before.map(|_| queued))
+            && self.learn(now, (&flight, had_server), &batch, nanos(took), limit_before.map(|_| queued))
     }
 
     /// Updates the model with a batch that was answered successfully. Returns `true` if the sample
     /// shows that the server was replaced. `had_server`: nothing else was in flight meanwhile.
-    /// `limited`: items queued, if the class was limited.
+    /// `took`: time of the batch in nanoseconds. `limited`: number of queued items of the class, if
+    /// the class had a limit.
     fn learn(
         &mut self,
         now: Tick,
@@ -219,16 +222,16 @@ impl Adaptive {
                 self.exploration.restart();
             }
         }
-        if let Some(watched) = self.keys.get_mut(&batch.key) {
-            watched.arrivals.on_completion(now, batch.items, self.mean_time);
+        if let Some(key_model) = self.keys.get_mut(&batch.key) {
+            key_model.arrivals.on_completion(now, batch.items, self.mean_time);
         }
         changed
     }
 
     /// Records a queued call that ended without an answer.
     pub(in super::super) fn on_expiry(&mut self, now: Tick, queued: &QueuedCall) {
-        if let Some(watched) = self.keys.get_mut(&queued.call.key) {
-            watched.arrivals.on_expiry(queued.call.items);
+        if let Some(key_model) = self.keys.get_mut(&queued.call.key) {
+            key_model.arrivals.on_expiry(queued.call.items);
         }
         let items = u64::from(queued.call.items);
         self.exploration.record_ended(now, items, items);

@@ -16,7 +16,7 @@ use super::super::cost::CostModel;
 use super::super::tick::Tick;
 use super::queue_view::QueueView;
 
-/// Number of one-second buckets: the last ten seconds and the current one.
+/// Number of one-second buckets. Ten of them are evaluated, that of the current second included.
 const BUCKETS: usize = 11;
 /// Trials stop while more than one item in this many misses its deadline (1 %).
 const MISSED_PARTS: u64 = 100;
@@ -34,15 +34,22 @@ const CREDIT_MAX: u64 = 14 * 1000;
 #[derive(Debug, Clone)]
 pub(super) struct ExplorationBudget {
     buckets: [SecondBucket; BUCKETS],
+    /// Rest of the initial budget, in thousandths of a mean execution.
     start: u64,
+    /// Credit earned since, in the same unit.
     credit: u64,
+    /// Total execution time of trials, in nanoseconds.
     spent_nanos: u64,
 }
 
+/// Counts of one second.
 #[derive(Debug, Clone, Copy, Default)]
 struct SecondBucket {
+    /// The second, since the start of the process.
     second: u64,
+    /// Number of items with a deadline that ended.
     ended: u64,
+    /// Number of those that missed it.
     missed: u64,
 }
 

@@ -28,6 +28,7 @@ const MODELS_MAX: usize = 64;
 /// The learned state of one upstream and the decisions based on it.
 #[derive(Debug, Clone)]
 pub(in super::super) struct Adaptive {
+    /// Random numbers for exploration.
     pub(super) draw: SplitMix64,
     /// T: the running mean of execution times, in nanoseconds.
     pub(super) mean_time: u64,
@@ -41,7 +42,7 @@ pub(in super::super) struct Adaptive {
     pub(super) chosen: Vec<CallId>,
     /// AIMD limit on forwarded calls, lowered by refusals.
     pub(super) admission: AdmissionLimit,
-    /// Set if the server is known to batch by itself.
+    /// `true` if the server is known to batch by itself.
     pub(super) known_batching: bool,
     /// Initial values for new cost classes, restored from an earlier process.
     pub(super) begin: UpstreamSnapshot,
@@ -50,15 +51,17 @@ pub(in super::super) struct Adaptive {
     pub(super) weight_price: WeightPrice,
     /// Buffer for the service order, reused so that a decision does not allocate.
     pub(super) order: ServiceOrder,
+    /// The same for the heap of the turns of flows.
     pub(super) room: TurnHeap,
     /// Keys that have been held beside a free slot since their last dispatch. Their next batch is
     /// reported with `DispatchCause::Delay`. At most [`KEY_QUEUES_MAX`] entries.
     pub(super) held: BTreeSet<KeyId>,
     pub(super) exploration: ExplorationBudget,
-    /// Set if the size of the batch about to be dispatched was chosen for exploration.
+    /// `true` if the size of the batch about to be dispatched was chosen for exploration.
     pub(super) trial: bool,
     /// Instant at which to decide again after the last `Action::Nothing`.
     pub(super) wake: Option<Tick>,
+    /// Number of uses of models of classes and keys, by which the least recently used one is found.
     pub(super) uses: u64,
     /// Number of holds by reason, in the order of [`HoldReason::ALL`].
     pub(super) holds: [u64; HoldReason::ALL.len()],
@@ -170,6 +173,6 @@ impl Adaptive {
     }
 
     pub(super) fn rate(&self, key: KeyId, now: Tick) -> ArrivalRate {
-        self.keys.get(&key).map(|watched| watched.arrivals.rate(now, self.mean_time)).unwrap_or_default()
+        self.keys.get(&key).map(|key_model| key_model.arrivals.rate(now, self.mean_time)).unwrap_or_default()
     }
 }

@@ -21,11 +21,11 @@ use super::Batcher;
 use super::in_flight::InFlightBatch;
 use super::selected_batch::{MemberChoice, SelectedBatch, TakenCalls};
 
-/// Maximum number of key queues scanned for calls of other keys that wait beside a batch.
-const BESIDE_MAX: usize = 16;
+/// Maximum number of key queues scanned for calls of other keys that wait while a batch leaves.
+const OTHER_KEYS_MAX: usize = 16;
 
-/// Maximum number of remaining calls examined to find whether weight kept them out: a few batches'
-/// worth.
+/// Maximum number of remaining calls examined to find whether weight kept them out of a batch: the
+/// calls of a few batches.
 const LEFT_MAX: usize = 64;
 
 // === impl Batcher ===
@@ -85,19 +85,19 @@ impl Batcher {
         let (replayable, together) = (head.replayable, self.merge_bound(head));
         let members = self.shorten_late_batch(key, members);
         let caps = self.caps(cost_class, scope);
-        let cut = match members {
+        let selected = match members {
             MemberChoice::Front(want) => select_members(self.view(), self.queue.calls_of(key), together, caps, want)?,
             MemberChoice::Chosen => {
                 let chosen = self.adaptive.chosen().iter().filter_map(|id| self.queue.get(*id));
                 select_members(self.view(), chosen, together, caps, None)?
             }
         };
-        let (mut choice, retest) = match self.retest_batch(now, key, members, kind, &cut) {
+        let (mut choice, retest) = match self.retest_batch(now, key, members, kind, &selected) {
             Some((larger, bounded)) => (larger, Some(bounded)),
-            None => (cut, None),
+            None => (selected, None),
         };
-        let may_gain = self.limits.scope(scope).merges_always;
-        if kind == DispatchKind::Forward && !may_gain && self.adaptive.finds_no_gain(cost_class) {
+        let merges_always = self.limits.scope(scope).merges_always;
+        if kind == DispatchKind::Forward && !merges_always && self.adaptive.finds_no_gain(cost_class) {
             choice.unbatched_reason = choice.unbatched_reason.or(Some(UnbatchedReason::NoGain));
         }
         Some(SelectedBatch {
@@ -201,8 +201,8 @@ impl Batcher {
         self.adaptive.on_dispatch(now, id, leaving).map(Duration::from_nanos)
     }
 
-    /// Returns the cause to report. The limit that cut a batch short is its cause. A drain is the
-    /// cause of each of its batches.
+    /// Returns the cause to report, the first that applies: the drain, a test, the limit that cut
+    /// the batch short, or else `cause`, the event that triggered the dispatch.
     fn true_cause(&self, batch: &SelectedBatch, cause: DispatchCause, trial: bool) -> DispatchCause {
         match cause {
             DispatchCause::Drain => cause,
@@ -246,8 +246,8 @@ impl Batcher {
             calls: taken.members.len(),
             items,
             items_max: self.limits.scope(batch.scope).batch_items_max,
-            beside: self.in_flight.len() > 1,
-            apart: items < batch.caps.items && self.queue.heads().take(BESIDE_MAX).any(other),
+            concurrent: self.in_flight.len() > 1,
+            other_keys_waiting: items < batch.caps.items && self.queue.heads().take(OTHER_KEYS_MAX).any(other),
             waited: taken.waited,
             slo: taken.slo,
         });

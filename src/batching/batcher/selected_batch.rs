@@ -27,12 +27,14 @@ pub(super) struct SelectedBatch {
     /// Tenant of the first call.
     pub(super) tenant: TenantId,
     pub(super) kind: DispatchKind,
+    /// The calls from which `choice` was selected.
     pub(super) members: MemberChoice,
     pub(super) cost_class: CostClassId,
     pub(super) scope: ScopeId,
-    /// Set if other calls have the key of its first call.
+    /// `true` if other calls may have the key of its first call.
     pub(super) shareable: bool,
     pub(super) replayable: bool,
+    /// Bound on the number of calls that may share it.
     pub(super) together: MergeLimit,
     pub(super) caps: BatchCaps,
     pub(super) choice: Selection,

@@ -33,20 +33,22 @@ pub(super) struct Cap {
 /// A ceiling that refusals showed, and the schedule of its retests.
 #[derive(Debug, Clone, Copy)]
 struct LearnedCap {
+    /// The ceiling.
     max: u64,
     /// Smallest refused size.
     refused: u64,
-    /// Set if the server named the ceiling or it reflects the server's memory: it is not refined by
-    /// bisection.
+    /// `true` if the server named the ceiling or it reflects the server's memory: it is not refined
+    /// by bisection.
     firm: bool,
+    /// Instant at which `max` took its value.
     since: Tick,
-    /// Time of the next retest.
+    /// Instant of the next retest.
     retest: Tick,
     /// Interval to the next retest.
     wait: Duration,
     /// Time that the server took to refuse.
     took: Duration,
-    /// Set while a retest is in flight.
+    /// `true` while a retest is in flight.
     testing: bool,
 }
 

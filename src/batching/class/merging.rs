@@ -2,12 +2,17 @@
 //!
 //! A server may serve a recognised route and still accept only one item per call. The evidence is a
 //! batch that failed with members that succeed alone, whatever the status. Two such batches in a
-//! row suspend merging for the class, and a batch of two retests it later. A single merge key with
-//! an odd form is quarantined by itself first. A retest is left to the key of the last whole batch
-//! for a while, and the failure of another key does not prolong the suspension, because it shows
-//! nothing about that key. If no key is known to work, the retest is left to keys other than the
-//! last that failed, so that one odd key does not end merging for all. Batch sizes are handled in
-//! `ceiling`, the cost of isolation in `budget`.
+//! row suspend merging for the class, and a batch of two retests it later. A single merge key whose
+//! calls have a form that the server does not accept in batches (an odd key) is quarantined by
+//! itself first.
+//!
+//! A batch is *whole* if it was answered successfully and its response was split. A retest is left
+//! to the key of the last whole batch for a while, and the failure of another key does not prolong
+//! the suspension, because it shows nothing about that key. If no key is known to work, the retest
+//! is left to keys other than the last that failed, so that one odd key does not end merging for
+//! all.
+//!
+//! Batch sizes are handled in `ceiling`, the cost of isolation in `budget`.
 
 mod quarantine;
 
@@ -77,29 +82,32 @@ pub(in super::super) struct EndedBatch {
     pub(in super::super) key: Option<KeyId>,
     /// Tenant of the first call.
     pub(in super::super) tenant: TenantId,
+    /// `true` if it had several members.
     pub(in super::super) shared: bool,
+    /// `true` if its members may be sent again.
     pub(in super::super) replayable: bool,
 }
 
 /// State of merging for one cost class.
 #[derive(Debug, Clone, Default)]
 pub(super) struct MergeState {
-    /// `true` once a batch was answered as a whole.
+    /// `true` once there was a whole batch.
     validated: bool,
-    /// Merge key of the last such batch.
+    /// Merge key of the last whole batch.
     whole_key: Option<KeyId>,
     /// Time of its response.
     whole_at: Tick,
+    /// Number of whole batches since the last suspension began.
     whole_batches: u32,
+    /// Number of all whole batches.
+    whole_total: u64,
     /// Merge key of the last batch that failed.
     failed_key: Option<KeyId>,
     /// Consecutive batches that failed, possibly because they were batches.
     failures_in_row: u32,
-    /// `true` if the key of the last whole batch is among them.
+    /// `true` if a batch with the key of the last whole batch is among these failures.
     whole_key_failed: bool,
-    /// Number of batches that were answered as a whole.
-    whole_total: u64,
-    /// `true` if a lone call was answered since the first of them failed.
+    /// `true` if a lone call was answered since the first of these failures.
     lone_answered: bool,
     suspension: Option<Suspension>,
     /// Length of the next suspension.
@@ -111,12 +119,15 @@ pub(super) struct MergeState {
 /// Evidence about merging from an ended batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Evidence {
+    /// A batch was whole.
     Whole,
+    /// A lone call was answered.
     LoneAnswered,
     /// Merging is certainly the cause.
     Refused(BatchRefusal),
-    /// Merging may be the cause. It is if lone calls succeed meanwhile.
+    /// Merging may be the cause, and is taken to be it if lone calls succeed meanwhile.
     Doubtful(BatchRefusal),
+    /// The batch shows nothing about merging.
     None,
 }
 
@@ -168,11 +179,12 @@ impl MergeState {
         self.whole_key.filter(|_| !has_failed && now.since(self.whole_at) <= KEY_EXPECTED)
     }
 
-    /// Returns the number of batches that were answered as a whole.
+    /// Returns the number of whole batches.
     pub(super) const fn whole_total(&self) -> u64 {
         self.whole_total
     }
 
+    /// Returns the evidence of an ended batch. `last`: the last execution time of its class.
     fn evidence(&self, ended: EndedBatch, observed: &Observation, last: Option<Duration>) -> Evidence {
         if !ended.shared {
             return if observed.outcome == BatchOutcome::Ok { Evidence::LoneAnswered } else { Evidence::None };
@@ -188,7 +200,7 @@ impl MergeState {
             BatchOutcome::TimedOut if self.validated => Evidence::Doubtful(BatchRefusal::Timeout),
             BatchOutcome::TimedOut => Evidence::Refused(BatchRefusal::Timeout),
             BatchOutcome::Overloaded { .. } => Evidence::Doubtful(BatchRefusal::Overload),
-            // The members were not retried alone and failed for good.
+            // The members were not sent again alone, so it is not known whether they would succeed.
             BatchOutcome::NotRetried(refusal) => self.evidence_of_unretried(refusal),
             BatchOutcome::OutOfMemory if !ended.replayable => self.evidence_of_unretried(BatchRefusal::OutOfMemory),
             // The clients did not wait as long as the trial took, while lone calls are answered
@@ -210,8 +222,8 @@ impl MergeState {
         if self.validated { Evidence::Doubtful(refusal) } else { Evidence::Refused(refusal) }
     }
 
-    /// Records the end of a batch or of a lone call. Returns the resulting change of the
-    /// suspension.
+    /// Records the end of a batch or of a lone call. Returns the change that results: `Some(None)`
+    /// is the end of the suspension. `base`: length of the first suspension.
     pub(super) fn observe(
         &mut self,
         (now, base): (Tick, Duration),
@@ -224,7 +236,7 @@ impl MergeState {
         if trial {
             self.trial = None;
         }
-        let (refusal, sure) = match evidence {
+        let (refusal, is_certain) = match evidence {
             Evidence::Whole => return self.on_whole_batch(now, ended.key),
             Evidence::LoneAnswered => {
                 self.lone_answered = true;
@@ -234,6 +246,7 @@ impl MergeState {
                 self.postpone_retest(now, base, trial);
                 return None;
             }
+            // The retest of a key failed while another one is known to work.
             _ if trial && self.working_key(now).is_some_and(|working| Some(working) != ended.key) => {
                 self.postpone_retest(now, base, trial);
                 return None;
@@ -250,15 +263,16 @@ impl MergeState {
         self.whole_key_failed |= ended.key == self.whole_key;
         self.failures_in_row += 1;
         self.failed_key = ended.key;
-        // One failure extends a suspension, also one that stems from quarantined keys.
+        // One failure extends a suspension, also one that stems from quarantined keys. It also
+        // begins one if the members may not be sent again and no batch was whole before.
         let is_new = self.suspension.is_none();
         let enough = if is_new && (ended.replayable || self.validated) { REFUSED_MAX } else { 1 };
-        let ends = self.failures_in_row >= enough && (sure || self.lone_answered);
-        // Batches of another key are answered, so only the form of these keys is odd and the others
-        // continue.
+        let is_refusing = self.failures_in_row >= enough && (is_certain || self.lone_answered);
+        // Batches of another key were whole and none of that key failed, so only the keys that
+        // failed are odd. They are quarantined, and the others are still merged.
         let are_odd = self.validated && self.whole_key.is_some() && !self.whole_key_failed;
-        let suspend = ends && (self.suspension.is_some() || !are_odd);
-        suspend.then(|| Some(self.suspend(now, base, refusal, is_answered_alone(observed.outcome))))
+        let suspends = is_refusing && (!is_new || !are_odd);
+        suspends.then(|| Some(self.suspend(now, base, refusal, is_answered_alone(observed.outcome))))
     }
 
     /// Schedules the next retest after the initial interval if this one was inconclusive.
@@ -268,6 +282,7 @@ impl MergeState {
         }
     }
 
+    /// Records a whole batch, which ends a suspension.
     fn on_whole_batch(&mut self, now: Tick, key: Option<KeyId>) -> Option<Option<Suspension>> {
         (self.validated, self.whole_key, self.failures_in_row, self.lone_answered) = (true, key, 0, false);
         self.whole_at = now;
@@ -279,6 +294,7 @@ impl MergeState {
         self.suspension.take().map(|_| None)
     }
 
+    /// Suspends merging, or extends a suspension. The length doubles each time, up to a maximum.
     pub(super) fn suspend(
         &mut self,
         now: Tick,

@@ -23,18 +23,24 @@ const PADDING_SHARE: f64 = 0.05;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BatchLoad {
     pub(super) items: f64,
+    /// Sum of the weights.
     pub(super) sum: f64,
+    /// Weight of the heaviest item.
     pub(super) max: f64,
 }
 
 /// Typical loads of the traffic.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TypicalLoad {
+    /// Weight of an item.
     mean: RunningMean,
+    /// Weight of the heaviest item of a batch, by size bucket.
     max: [RunningMean; SIZES.len()],
+    /// Relative padding of a batch (an EWMA).
     padding: f64,
 }
 
+/// A mean that becomes an EWMA once it has many values.
 #[derive(Debug, Clone, Copy, Default)]
 struct RunningMean {
     value: f64,
@@ -92,6 +98,7 @@ impl TypicalLoad {
         self.padding
     }
 
+    /// Returns the load of a batch of items with the mean weight and this heaviest one.
     fn with_max(&self, items: u32, max: f64) -> BatchLoad {
         let items = f64::from(items.max(1));
         let sum = items * self.mean.value;

@@ -20,8 +20,8 @@ const ERROR_MAX: f64 = 1.0;
 const BETTER: f64 = 0.92;
 /// Initial errors: equal, with a slight preference for the simplest model.
 const ERRORS_FIRST: [f64; 3] = [0.1, 0.1, 0.09];
-/// Share of its initial value below which a pivot is a rounding error, so that its effect cannot be
-/// separated from the others.
+/// Share of its initial value below which a pivot is a rounding error: the effect of its
+/// coefficient cannot be separated from that of the others.
 const PIVOT_MIN: f64 = 1e-13;
 
 /// Measure that determines the cost of an item.
@@ -36,28 +36,40 @@ pub enum CostMeasure {
     SizeOnly,
 }
 
-/// Linear cost a + b·n + c·x in nanoseconds. No coefficient is negative.
+/// Linear cost a + b·n + c·x in nanoseconds, where n is the number of items and x the weight in the
+/// measure of the model. No coefficient is negative.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LinearFit {
+    /// a, the cost of a batch.
     pub(super) batch: f64,
+    /// b, the cost of an item.
     pub(super) item: f64,
+    /// c, the cost of a unit of weight.
     pub(super) weight: f64,
 }
 
 /// The models, their running errors, and the model in use.
 #[derive(Debug, Clone)]
 pub(super) struct LinearModels {
+    /// Fits by `CostMeasure::index`.
     lines: [LinearFit; 3],
+    /// Running errors by `CostMeasure::index`.
     errors: [f64; 3],
+    /// The model in use.
     chosen: CostMeasure,
 }
 
-/// Normal equations of the fit. The matrix is symmetric, so only its upper half is stored.
+/// Normal equations of the fit of a, b and c. The matrix is symmetric, so only its upper half is
+/// stored, in rows that begin on the diagonal.
 #[derive(Debug, Clone, Copy, Default)]
 struct NormalEquations {
+    /// Row of a.
     one: [f64; 3],
+    /// Row of b.
     item: [f64; 2],
+    /// Row of c.
     weight: f64,
+    /// Right-hand side.
     target: [f64; 3],
 }
 
@@ -140,15 +152,15 @@ impl LinearModels {
             let error = ln(reading.nanos / expected).abs().min(ERROR_MAX);
             self.errors[base.index()] += ERROR_SHARE * (error - self.errors[base.index()]);
         }
-        let better = |best: CostMeasure, base: CostMeasure| {
+        let better_of = |best: CostMeasure, base: CostMeasure| {
             if self.errors[base.index()] < self.errors[best.index()] { base } else { best }
         };
-        let best = CostMeasure::ALL.into_iter().fold(self.chosen, better);
-        let change = self.errors[best.index()] < BETTER * self.error();
-        if change {
+        let best = CostMeasure::ALL.into_iter().fold(self.chosen, better_of);
+        let replaces = self.errors[best.index()] < BETTER * self.error();
+        if replaces {
             self.chosen = best;
         }
-        change
+        replaces
     }
 
     /// Fits all models to the samples. `first` is the time of the first sample: without other data,

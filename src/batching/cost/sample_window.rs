@@ -26,15 +26,20 @@ pub(super) struct CostReading {
 #[derive(Debug, Clone, Default)]
 pub(super) struct CostSampleWindow {
     cells: Vec<WindowCell>,
+    /// Number of samples that were added, by which the least recently updated cell is found.
     clock: u64,
 }
 
+/// The samples of one kind of batch.
 #[derive(Debug, Clone)]
 struct WindowCell {
+    /// Size bucket, and octave of the heaviest item.
     kind: (usize, u32),
     /// Ring buffer. Its order does not matter for a fit.
     readings: Vec<CostReading>,
+    /// Position of the next sample in the ring.
     next: usize,
+    /// Value of `CostSampleWindow::clock` at the last update.
     touched: u64,
 }
 

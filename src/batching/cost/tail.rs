@@ -37,17 +37,24 @@ const NEWEST: usize = 4;
 /// Learned tail ratio q: a percentile of z over a sliding window.
 #[derive(Debug, Clone)]
 pub(super) struct TailRatio {
+    /// Values of z in the window, as a ring buffer.
     ring: [f64; RING],
+    /// Number of values in the ring.
     len: usize,
+    /// Index in the ring of the next value.
     next: usize,
+    /// Number of values since q was last computed.
     since: u32,
+    /// q in thousandths.
     permille: u64,
 }
 
 /// Change detector: a run counter for outliers and an EWMA for drift.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ChangeDetector {
+    /// Run counter: outliers raise it, and each other sample lowers it by one.
     run: u32,
+    /// EWMA of ln z.
     drift: f64,
     /// Logarithms of the newest values of z.
     newest: [f64; NEWEST],
@@ -119,11 +126,11 @@ impl TailRatio {
 // === impl ChangeDetector ===
 
 impl ChangeDetector {
-    /// Classifies a sample. `guessed`: the prediction was an extrapolation, which is no measure for
-    /// a drift.
-    pub(super) fn observe(&mut self, z: f64, guessed: bool) -> SampleClass {
+    /// Classifies a sample. `is_extrapolated`: the prediction was an extrapolation, which is no
+    /// measure for a drift.
+    pub(super) fn observe(&mut self, z: f64, is_extrapolated: bool) -> SampleClass {
         if (FAST..=SLOW).contains(&z) {
-            return if guessed { SampleClass::Normal } else { self.observe_normal(z) };
+            return if is_extrapolated { SampleClass::Normal } else { self.observe_normal(z) };
         }
         self.run += if z > SLOW { SLOW_STEP } else { FAST_STEP };
         if self.run < RUN_MAX {
@@ -134,11 +141,11 @@ impl ChangeDetector {
     }
 
     fn observe_normal(&mut self, z: f64) -> SampleClass {
-        let off = ln(z);
+        let ln_z = ln(z);
         self.run = self.run.saturating_sub(1);
-        self.drift += DRIFT_SHARE * (off - self.drift);
+        self.drift += DRIFT_SHARE * (ln_z - self.drift);
         self.newest.rotate_left(1);
-        self.newest[NEWEST - 1] = off;
+        self.newest[NEWEST - 1] = ln_z;
         if self.drift.abs() <= DRIFT_MAX {
             return SampleClass::Normal;
         }

@@ -15,12 +15,15 @@ pub(super) const CELLS: usize = 12;
 /// Maximum number of samples in a cell's running mean. With 10, noise is taken for slopes (measured
 /// on 280 simulated rows).
 const MEMORY: f64 = 30.0;
-/// Factor above or below its cell at which a sample is off, number of such samples in a row that
-/// shows a change of the server, and minimum samples of the cell for the comparison.
+/// A sample is *off* if its latency is above or below the mean of its cell by this factor.
 const OFF_FACTOR: f64 = 1.5;
+/// Number of samples of one cell in a row, all above or all below it, that shows a change of the
+/// server.
 const OFF_MAX: i32 = 4;
+/// Minimum number of samples of a cell before others are compared with it.
 const OFF_SAMPLES: f64 = 4.0;
-/// Number of samples of other cells after which a cell with an off sample is no longer waited for.
+/// Number of samples that are not off, after one that was, until the curve counts as settled again:
+/// the cell of the latter may get no further sample.
 const OFF_RECENT: u32 = 8;
 /// Weight of a latency that was measured under a limit, in samples: two answers of a server that
 /// has changed outweigh it.
@@ -28,21 +31,21 @@ const BEGIN_SAMPLES: f64 = 2.0;
 /// Number of completions kept for the measured rate, and the minimum for a rate.
 const COMPLETIONS: usize = 65;
 const COMPLETIONS_MIN: usize = 8;
-/// Number of completions that show the present rate, as waves of the requests that run at once, and
-/// its minimum.
+/// Number of completions that show the present rate, as a multiple of the requests that run at
+/// once, and its minimum.
 const COMPLETIONS_RECENT: (f64, f64) = (4.0, 16.0);
 /// Minimum samples of a cell before the cells of fewer requests are checked against it.
 const STALE_SAMPLES: f64 = 8.0;
 /// Minimum samples in all cells for a knee.
 const SAMPLES_MIN: f64 = 4.0;
-/// Part of the knee from which a cell counts as loaded.
+/// Minimum number in flight of a *loaded* cell, as a part of the knee.
 const LOADED: f64 = 0.75;
-/// Part of the highest throughput that the first loaded cell must have, because the first waves of
-/// several workers form staircases. With less, limits are set too early; with more, servers with 4
-/// and 8 workers are detected late (both measured).
+/// Minimum throughput of the first loaded cell, as a part of the highest throughput, because the
+/// latencies of the first waves at several workers rise in steps (a *staircase*). With less, limits
+/// are set too early; with more, servers with 4 and 8 workers are detected late (both measured).
 const THROUGHPUT: f64 = 0.8;
-/// Smaller part that is enough for a cell that was passed only once on the way up, which shows
-/// less. It applies if all cells from this many knees on are this close to the highest throughput.
+/// The same for a cell that was passed only once while the load rose. It applies if all cells of at
+/// least `FLAT_FROM` times the knee have at least the part `FLAT` of the highest throughput.
 const THROUGHPUT_ONCE: f64 = 0.65;
 const FLAT_FROM: f64 = 2.0;
 const FLAT: f64 = 0.9;
@@ -51,38 +54,40 @@ const FLAT: f64 = 0.9;
 const RESIDUAL: f64 = 0.5;
 /// Minimum samples of a loaded cell if the knee is above 2.
 const LOADED_SAMPLES: f64 = 3.0;
-/// Maximum latency at which the line through the loaded cells meets zero requests, as a part of the
-/// least latency. A queue has no intercept, while a server that slows down gently (continuous
-/// batching) keeps most of its base latency. The first waves of several workers form staircases
-/// with an intercept of up to a half, which is accepted once a pair has shown that a batch gains
-/// something. Before that, late detection does less harm than a wrong limit.
+/// Maximum intercept of the line through the loaded cells, which is its latency at zero requests,
+/// as a part of the least latency. A queue has no intercept, while a server that slows down gently
+/// (continuous batching) keeps most of its base latency. The staircases of several workers have an
+/// intercept of up to a half, which is accepted once a pair has shown that a batch gains something.
+/// Before that, late detection does less harm than a wrong limit.
 const INTERCEPT: f64 = 0.25;
 const INTERCEPT_PAIRED: f64 = 0.5;
-/// The same maximum over the number in flight that a call saw on average: a queue has up to a half,
-/// continuous batching nine tenths.
+/// The same for the line over the mean number in flight during a call, in place of the number at
+/// its dispatch: a queue has up to a half, continuous batching nine tenths.
 const INTERCEPT_SEEN: f64 = 0.6;
-/// Largest such number considered, in knees: in a fivefold overload, calls see some three times as
-/// many requests as they were sent beside.
+/// Maximum mean number in flight of the cells for that line, as a multiple of the knee: in a
+/// fivefold overload, it is some three times the number at dispatch.
 const SEEN_KNEES: f64 = 64.0;
-/// Largest number in flight of the cells for the intercept, in knees: beyond it the error of the
-/// slope exceeds the intercept.
+/// Maximum number in flight of the cells for the intercept, as a multiple of the knee: beyond it
+/// the error of the slope exceeds the intercept.
 const INTERCEPT_KNEES: f64 = 16.0;
-/// Requests in flight of the least loaded cell from which its latency may be that of a queue.
+/// Minimum number in flight of the least loaded cell for its latency to be possibly that of a
+/// queue.
 const BOUND_FROM: f64 = 2.0;
-/// Least relative variance of the loads through which a line is laid: below it, the slope is noise.
+/// Minimum relative variance of the loads of a line: below it, the slope is noise.
 const SPREAD_MIN: f64 = 0.01;
-/// Evidence of a queue: number of knees from which cells count, minimum ratio of their latency to
-/// the base, and minimum samples in them.
+/// Evidence of a queue: minimum number in flight of the cells that count, as a multiple of the
+/// knee, minimum ratio of their latency to the base, and minimum number of samples in them.
 const BEYOND_KNEE: f64 = 2.0;
 const BEYOND_BASE: f64 = 1.6;
 const BEYOND_SAMPLES: f64 = 2.0;
-/// Factor on the knee for the limit: the knee is an estimate, and a request too many costs little.
+/// Limit as a multiple of the knee: the knee is an estimate, and a request too many costs little.
 const MARGIN: f64 = 1.15;
 
 /// Load curve: mean latency by the number in flight.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LoadCurve {
     cells: [LoadCell; CELLS],
+    /// Times of the latest answers, after the dispatch time of the first one.
     completions: VecDeque<Tick>,
     /// Number of samples since one was off.
     since_off: u32,
@@ -91,10 +96,13 @@ pub(super) struct LoadCurve {
 /// Requests that were sent with a similar number in flight. Latencies are in nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LoadCell {
+    /// Mean latency.
     pub(super) latency: f64,
+    /// Mean number in flight at dispatch.
     pub(super) in_flight: f64,
-    /// Mean number in flight until their completion.
+    /// Mean number in flight from dispatch to completion.
     mean_in_flight: f64,
+    /// Number of samples in the means, up to `MEMORY`.
     pub(super) samples: f64,
     /// Number of samples in a row that were off: positive if above, negative if below.
     off_in_row: i32,
@@ -153,10 +161,11 @@ impl LoadCurve {
     /// Records the latency of a lone call, with the requests in flight at its dispatch and their
     /// mean number until its completion, itself included. Returns the change of the server if this
     /// sample shows one; the cells are reset then.
-    pub(super) fn observe(&mut self, (beside, mean): (u32, f64), latency: f64) -> Option<ServerChange> {
-        let index = usize::try_from(beside.max(1).ilog2()).unwrap_or(0).min(CELLS - 1);
-        let (cell, beside) = (&mut self.cells[index], f64::from(beside.max(1)));
-        let scale = beside / cell.in_flight.max(1.0);
+    pub(super) fn observe(&mut self, (in_flight, mean): (u32, f64), latency: f64) -> Option<ServerChange> {
+        let index = usize::try_from(in_flight.max(1).ilog2()).unwrap_or(0).min(CELLS - 1);
+        let (cell, in_flight) = (&mut self.cells[index], f64::from(in_flight.max(1)));
+        // A difference up to that in the number in flight is no sign of a change.
+        let scale = in_flight / cell.in_flight.max(1.0);
         let above = latency > OFF_FACTOR * cell.latency * scale.max(1.0);
         let below = latency < cell.latency * scale.min(1.0) / OFF_FACTOR;
         cell.off_in_row = match (above, below) {
@@ -174,7 +183,7 @@ impl LoadCurve {
         if changed.is_some() {
             self.cells = [LoadCell::default(); CELLS];
         }
-        self.cells[index].add(beside, mean, latency);
+        self.cells[index].add(in_flight, mean, latency);
         self.forget_stale(index);
         changed
     }
@@ -192,13 +201,13 @@ impl LoadCurve {
             .for_each(|lower| *lower = LoadCell::default());
     }
 
-    /// Returns `true` if a cell's last sample was off, not many samples ago. The server may have
-    /// changed, and the cell may be a mean of both states.
+    /// Returns `true` if the last sample of a cell was off, and it was a recent one. The server may
+    /// have changed, and the cell may be a mean of both states.
     pub(super) fn is_unsettled(&self) -> bool {
         self.since_off < OFF_RECENT && self.cells.iter().any(|cell| cell.off_in_row != 0)
     }
 
-    /// Records an answer for the measured rate.
+    /// Records the answer to a request with this many calls, for the measured rate.
     pub(super) fn record_completion(&mut self, sent: Tick, now: Tick, calls: u32) {
         if self.completions.is_empty() {
             self.completions.push_back(sent);
@@ -241,6 +250,8 @@ impl LoadCurve {
             return None;
         }
         let rate = self.cells().map(LoadCell::throughput_beside).fold(self.measured_rate().unwrap_or(0.0), f64::max);
+        // By Little's law, this many calls are in flight at the highest throughput if each has the
+        // latency of the least loaded cell. The base is the mean latency of the cells up to there.
         let unqueued = (rate * first.latency).max(1.0);
         let below = self.cells().filter(|cell| cell.in_flight <= unqueued);
         let (sum, weight) =
@@ -252,13 +263,17 @@ impl LoadCurve {
 
     /// Returns the knee if the curve shows that calls queue inside the server. `paired`: a batch of
     /// two was measured to be cheaper than two calls.
+    ///
+    /// All of these are required: at least two loaded cells, of which the first has nearly the
+    /// highest throughput; lines through them that nearly meet the origin; and samples beyond the
+    /// knee with a latency well above the base.
     pub(super) fn knee(&self, paired: bool) -> Option<Knee> {
         let knee = self.estimate()?;
-        let known = |cell: &LoadCell| knee.at <= 2.0 || cell.samples >= LOADED_SAMPLES;
-        let loaded = self.cells().filter(|cell| cell.in_flight >= LOADED * knee.at && known(cell));
+        let has_samples = |cell: &LoadCell| knee.at <= 2.0 || cell.samples >= LOADED_SAMPLES;
+        let loaded = self.cells().filter(|cell| cell.in_flight >= LOADED * knee.at && has_samples(cell));
         let first = loaded.clone().next()?;
-        let flat = |cell: &LoadCell| cell.throughput() >= FLAT * knee.rate;
-        let part = if self.cells().filter(|cell| cell.in_flight >= FLAT_FROM * knee.at).all(flat) {
+        let is_flat = |cell: &LoadCell| cell.throughput() >= FLAT * knee.rate;
+        let part = if self.cells().filter(|cell| cell.in_flight >= FLAT_FROM * knee.at).all(is_flat) {
             THROUGHPUT_ONCE
         } else {
             THROUGHPUT
@@ -270,18 +285,23 @@ impl LoadCurve {
         let least = self.cells().map(|cell| cell.latency).fold(knee.base, f64::min);
         let near = loaded.clone().filter(|cell| cell.in_flight <= INTERCEPT_KNEES * knee.at);
         // After a queue was released at once, there may be too few cells near the knee.
-        let sent = |cell: &LoadCell| cell.in_flight;
-        let most = if paired { INTERCEPT_PAIRED } else { INTERCEPT };
-        let meets = if near.clone().nth(1).is_some() { line(near, sent) } else { line(loaded.clone(), sent) };
+        let at_dispatch = |cell: &LoadCell| cell.in_flight;
+        let intercept_max = if paired { INTERCEPT_PAIRED } else { INTERCEPT };
+        let dispatch_line =
+            if near.clone().nth(1).is_some() { line(near, at_dispatch) } else { line(loaded.clone(), at_dispatch) };
         // While the number in flight grows, a call on a server without a queue is also slowed by
-        // later calls, so the number at its dispatch is too small.
-        let observed = loaded.filter(|cell| cell.mean_in_flight <= SEEN_KNEES * knee.at);
-        // Rounds of calls that are all sent at once see the same number, which shows nothing. Of a
-        // burst on an idle server, the first calls see the most. If they are answered first all the
-        // same, they are not slowed by those beside them.
-        let observed = line(observed, |cell| cell.mean_in_flight).filter(|line| line.slope > 0.0);
-        let observed = observed.map_or(0.0, |line| line.intercept);
-        if meets.is_none_or(|line| line.intercept > most * least) || observed > INTERCEPT_SEEN * least {
+        // later calls, so the number at its dispatch is too small. The second line is over the mean
+        // number during the calls.
+        let seen = loaded.filter(|cell| cell.mean_in_flight <= SEEN_KNEES * knee.at);
+        // It shows nothing for rounds of calls that are all sent at once, which have the same mean
+        // number, nor if its slope is not positive: the first calls of a burst on an idle server
+        // have the largest mean number, and if they are answered first all the same, the others do
+        // not slow them down.
+        let seen_line = line(seen, |cell| cell.mean_in_flight).filter(|line| line.slope > 0.0);
+        let seen_intercept = seen_line.map_or(0.0, |line| line.intercept);
+        if dispatch_line.is_none_or(|line| line.intercept > intercept_max * least)
+            || seen_intercept > INTERCEPT_SEEN * least
+        {
             return None;
         }
         let queued =
@@ -297,11 +317,11 @@ fn line<'a>(cells: impl Iterator<Item = &'a LoadCell>, load: impl Fn(&LoadCell) 
     let (mut weight, mut x, mut y, mut xx, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for cell in cells {
         weight += cell.samples;
-        let beside = load(cell);
-        x += cell.samples * beside;
+        let in_flight = load(cell);
+        x += cell.samples * in_flight;
         y += cell.samples * cell.latency;
-        xx += cell.samples * beside * beside;
-        xy += cell.samples * beside * cell.latency;
+        xx += cell.samples * in_flight * in_flight;
+        xy += cell.samples * in_flight * cell.latency;
     }
     let spread = weight * xx - x * x;
     let slope = (weight * xy - x * y) / spread;
@@ -311,17 +331,17 @@ fn line<'a>(cells: impl Iterator<Item = &'a LoadCell>, load: impl Fn(&LoadCell) 
 // === impl LoadCell ===
 
 impl LoadCell {
-    fn add(&mut self, beside: f64, mean: f64, latency: f64) {
+    fn add(&mut self, in_flight: f64, mean_in_flight: f64, latency: f64) {
         self.samples = (self.samples + 1.0).min(MEMORY);
         self.latency += (latency - self.latency) / self.samples;
-        self.in_flight += (beside - self.in_flight) / self.samples;
-        self.mean_in_flight += (mean - self.mean_in_flight) / self.samples;
+        self.in_flight += (in_flight - self.in_flight) / self.samples;
+        self.mean_in_flight += (mean_in_flight - self.mean_in_flight) / self.samples;
     }
 
     /// Returns the throughput, less the residual service of the request that was in service first.
     fn throughput_beside(&self) -> f64 {
-        let beside = if self.in_flight < 1.5 { self.in_flight } else { self.in_flight - RESIDUAL };
-        beside / self.latency.max(1.0)
+        let in_flight = if self.in_flight < 1.5 { self.in_flight } else { self.in_flight - RESIDUAL };
+        in_flight / self.latency.max(1.0)
     }
 
     /// Returns the calls per nanosecond, by Little's law.

@@ -14,28 +14,32 @@ use super::sojourn::Sojourn;
 use super::{ConcurrencyLimiter, OpenReason};
 
 /// Ratio of the latency of lone calls under the new limit to the latency expected from the base,
-/// from which the base was measured before a change of the server. It is beyond the noise of a few
-/// calls, as the ratio for the cells of the load curve.
+/// above which the base is outdated: it was measured before a change of the server. Like the ratio
+/// for the cells of the load curve, it is beyond the noise of a few calls.
 const BASE_STALE: f64 = 1.5;
-/// Minimum ratio of the rate of lone calls under the new limit, by Little's law, to the rate
-/// before; the same if the knee is an upper bound, where a server without a queue keeps less than a
-/// half; and the smallest limit to which they apply, because a mean of several answers is needed.
+/// Minimum rate of lone calls under the new limit, by Little's law, as a part of the rate before.
 const RATE_KEPT: f64 = 0.8;
+/// The same if the knee is an upper bound, where a server without a queue keeps less than a half.
 const RATE_KEPT_BOUND: f64 = 0.65;
+/// Smallest limit at which these rates are compared, because a mean of several answers is needed.
 const RATE_LIMIT_MIN: f64 = 4.0;
 /// Knee below which the server has one worker: halfway to two.
 const ONE_WORKER: f64 = 1.5;
 /// Time without an answer to mergeable calls after which a limit has nothing to gain, in mean batch
-/// latencies, and its minimum in nanoseconds. A number of lone answers in a row while calls wait is
-/// required too, because time also passes between two bursts of calls, and no limit holds a single
-/// client.
+/// latencies, and its minimum in nanoseconds.
 const UNMERGED: (f64, f64) = (20.0, 1e9);
+/// Number of answers to other calls, while calls are queued, that is required too: time also passes
+/// between two bursts of calls, and no limit holds the calls of a single client.
 const UNMERGED_ANSWERS: u32 = 4;
 
 // === impl ConcurrencyLimiter ===
 
 impl ConcurrencyLimiter {
     /// Records the end of a request.
+    ///
+    /// If it was answered, its times are evidence for the load curve and the harm test. The further
+    /// tests that it serves depend on whether its calls can be merged, and on the state: open, on
+    /// trial, or limited.
     pub(in super::super) fn on_completion(&mut self, now: Tick, mark: &FlightRecord, mut done: Completion) {
         self.now = self.now.max(now);
         self.load.advance(now, self.flights);
@@ -55,7 +59,7 @@ impl ConcurrencyLimiter {
         if let (Some(tokens), Some(first_token)) = (done.tokens, done.first_byte) {
             return self.observe_generated(now, mark, (first_token, tokens), done.queued > 0);
         }
-        // The end of a stream without a token, whose caller left.
+        // A stream without a token, because its caller left, is no evidence for a limit on streams.
         if mark.unbatched && self.limits_streams() {
             return;
         }
@@ -65,11 +69,13 @@ impl ConcurrencyLimiter {
         let limited = self.limit.is_some();
         self.observe_load(now, mark, latency, done.calls);
         let settled = !limited || self.trial.is_some() || self.track_drain(now);
-        let mean = (nanos_between(done.first, now) + nanos_between(done.last, now)) / 2.0;
+        // Mean over the calls, as if their arrivals were spread evenly.
+        let sojourn = (nanos_between(done.first, now) + nanos_between(done.last, now)) / 2.0;
         done.items_in_system = self.items_here(done.queued) + u64::from(mark.items);
         let here = done.items_in_system;
-        self.sojourns.push(Sojourn { arrived: done.first, mean, here, items: mark.items, beside: mark.in_flight });
-        if self.observe_harm(now, mean, &done) {
+        let (arrived, items, beside) = (done.first, mark.items, mark.in_flight);
+        self.sojourns.push(Sojourn { arrived, mean: sojourn, here, items, beside });
+        if self.observe_harm(now, sojourn, &done) {
             self.back_off_jumps(now);
             return self.release(now, OpenReason::NoQueue);
         }
@@ -108,6 +114,7 @@ impl ConcurrencyLimiter {
             self.merged_items = self.merged_items.saturating_sub(u64::from(mark.items));
             self.newest = self.newest.saturating_sub(u32::from(mark.newest));
         }
+        // Without queued calls, nothing is left to release.
         self.gate =
             self.gate.filter(|_| done.queued > 0).map(|gate| QueueRelease { limit: gate.limit + gate.step, ..gate });
     }
@@ -116,7 +123,7 @@ impl ConcurrencyLimiter {
     fn observe_load(&mut self, now: Tick, mark: &FlightRecord, latency: f64, calls: u32) {
         let limited = self.limit.is_some();
         if mark.connection == ConnectionUse::Own {
-            // Its latency is that of its connection too.
+            // Its latency includes that of its connection, so it is not comparable.
         } else if calls == 1 && mark.clean && (!limited || mark.unbatched) && self.trial.is_none() {
             self.observe_lone(now, mark, latency);
         } else if calls == 1 && !limited && self.trial.is_none() {
@@ -130,8 +137,8 @@ impl ConcurrencyLimiter {
         }
     }
 
-    /// Records an answer to a request that cannot be merged. `settled`: the server is not working
-    /// on requests from before a jump.
+    /// Records an answer to a request that cannot be merged. `settled`: no drain of requests from
+    /// before a jump is in progress.
     fn learn_unmergeable(&mut self, now: Tick, mark: &FlightRecord, latency: f64, done: &Completion, settled: bool) {
         if self.trial.is_some() {
             self.learn_trial(now, mark, done);
@@ -167,6 +174,8 @@ impl ConcurrencyLimiter {
         self.limit.is_some() && self.harm.observe_limited(now, done.first, sojourn, done.calls)
     }
 
+    /// Records the latency of a lone call for the load curve and the wave and burst tests. A change
+    /// of the server that it shows makes a trial and a jump due now.
     fn observe_lone(&mut self, now: Tick, mark: &FlightRecord, latency: f64) {
         // Calls with many items, or with heavy ones, take longer in service. The comparison uses
         // their wait and the service time of a typical call.

@@ -3,27 +3,28 @@
 
 use super::super::math::to_f64;
 
-/// Bounds on the number of lone calls under the new limit that give a clean base: as many as the
-/// limit, within these.
+/// Bounds on the number of lone calls under the new limit from which the base is measured: as many
+/// as the limit, within these.
 const LONE_MIN: f64 = 3.0;
 const LONE_MAX: f64 = 8.0;
-/// Cost of an item in a batch, as a part of a lone call, up to which the batch pays: a linear cost
-/// is 1, and the noise over three samples is 7 %.
+/// Maximum cost of an item in a batch that pays, as a part of the cost of an item in a lone call: a
+/// linear cost is 1, and the noise over three samples is 7 %.
 const PAYS_MAX: f64 = 0.9;
-/// Number of samples that judge a pair and any larger size if their mean is clear, that is, outside
-/// of these parts of a lone call; and the numbers that decide if it is not.
-const PAIR_SAMPLES: u32 = 3;
-const SIZE_SAMPLES: u32 = 1;
+/// A mean cost outside of these bounds is clear, so that few samples are enough.
 const CLEAR: (f64, f64) = (0.75, 0.97);
+/// Number of samples for a conclusion about the first size that is tested, a pair of usual calls,
+/// if their mean is clear, and if it is not.
+const PAIR_SAMPLES: u32 = 3;
 const UNCLEAR_PAIRS: u32 = 8;
+/// The same for larger sizes.
+const SIZE_SAMPLES: u32 = 1;
 const UNCLEAR_SIZES: u32 = 3;
-/// Part of the limit that may carry the newest size at once, so that few calls are late if it does
-/// not pay.
+/// Maximum number of batches of the newest size in flight, as a part of the limit, so that few
+/// calls are late if it does not pay.
 const NEWEST_PART: f64 = 0.34;
-/// Requests per request of the limit after which a base is too old to reject a batch by it: if the
-/// server has become slower meanwhile, every batch looks expensive. The base is then measured
-/// again. A batch that looks expensive beside the new one too, within the second number, is
-/// rejected.
+/// Maximum number of requests since the base was measured, as a multiple of the limit, at which a
+/// batch is rejected by it: if the server has become slower meanwhile, every batch looks expensive.
+/// An older base is measured again. The second value applies to such a base.
 const BASE_REQUESTS: (f64, f64) = (8.0, 64.0);
 
 /// Largest batch allowed, and the measured cost of the newest size.
@@ -31,9 +32,13 @@ const BASE_REQUESTS: (f64, f64) = (8.0, 64.0);
 pub(super) struct BatchCap {
     /// Items; `u32::MAX` once all sizes are allowed.
     cap: u32,
+    /// Latency of lone calls while the base is measured, in nanoseconds.
     lone: SampleMean,
+    /// Number of items of these calls.
     lone_items: SampleMean,
-    pay: SampleMean,
+    /// Cost of an item in batches of the newest size, as a part of the cost of an item in a lone
+    /// call.
+    cost: SampleMean,
     /// Requests since the base was measured.
     requests: u32,
     /// `true` if the base was measured again because a batch looked expensive beside an older one.
@@ -75,7 +80,7 @@ impl BatchCap {
     /// Creates a state in which all sizes are allowed.
     pub(super) fn uncapped() -> Self {
         let none = SampleMean::default();
-        Self { cap: u32::MAX, lone: none, lone_items: none, pay: none, requests: 0, renewed: false }
+        Self { cap: u32::MAX, lone: none, lone_items: none, cost: none, requests: 0, renewed: false }
     }
 
     /// Creates a state in which only lone calls are allowed, until their latency is known.
@@ -107,15 +112,15 @@ impl BatchCap {
         if self.is_uncapped() || f64::from(newest) < most { self.cap } else { (self.cap / 2).max(1) }
     }
 
-    /// Records a request of this many items and calls that was sent under the limit. `most`: the
-    /// largest batch that the limits allow.
+    /// Records a request of this many items and calls that was sent under the limit, with its
+    /// latency in nanoseconds. `items_max`: the largest batch that the limits allow.
     pub(super) fn observe(
         &mut self,
         (items, calls): (u32, u32),
         latency: f64,
         base: LoneBase,
         limit: f64,
-        most: u32,
+        items_max: u32,
     ) -> GrowthOutcome {
         if self.cap == 1 {
             return self.observe_lone(items, calls, latency, limit);
@@ -126,16 +131,16 @@ impl BatchCap {
         }
         // If the limit is above the server's own, lone calls have waited, and a batch among them no
         // longer than they have.
-        let served = (latency - (base.latency - base.service)).max(0.0);
-        self.pay.add(served / f64::from(items) / (base.service / base.items.max(1.0)).max(1.0));
-        let first = f64::from(items) <= 2.0 * base.items.max(1.0);
-        let ratio = self.pay.value();
-        if self.pay.count < samples_needed(first, ratio) {
+        let service = (latency - (base.latency - base.service)).max(0.0);
+        self.cost.add(service / f64::from(items) / (base.service / base.items.max(1.0)).max(1.0));
+        let is_first_size = f64::from(items) <= 2.0 * base.items.max(1.0);
+        let ratio = self.cost.value();
+        if self.cost.count < samples_needed(is_first_size, ratio) {
             return GrowthOutcome::Nothing;
         }
-        self.pay = SampleMean::default();
-        let requests = limit * if self.renewed { BASE_REQUESTS.1 } else { BASE_REQUESTS.0 };
-        if ratio > PAYS_MAX && f64::from(self.requests) > requests {
+        self.cost = SampleMean::default();
+        let requests_max = limit * if self.renewed { BASE_REQUESTS.1 } else { BASE_REQUESTS.0 };
+        if ratio > PAYS_MAX && f64::from(self.requests) > requests_max {
             *self = Self { renewed: true, ..Self::lone_only() };
             return GrowthOutcome::Nothing;
         }
@@ -147,12 +152,14 @@ impl BatchCap {
         }
         self.renewed = false;
         self.cap = self.cap.saturating_mul(2);
-        if self.cap > most {
+        if self.cap > items_max {
             self.cap = u32::MAX;
         }
         GrowthOutcome::Larger
     }
 
+    /// Records a lone call for the base. Once there are enough of them, batches of two such calls
+    /// are allowed.
     fn observe_lone(&mut self, items: u32, calls: u32, latency: f64, limit: f64) -> GrowthOutcome {
         if calls != 1 {
             return GrowthOutcome::Nothing;
@@ -168,11 +175,11 @@ impl BatchCap {
     }
 }
 
-/// Returns the number of samples that a conclusion requires. `first`: the batches are of the first
-/// size that is tested; `ratio`: the mean cost of their items, relative to a lone call.
-fn samples_needed(first: bool, ratio: f64) -> u32 {
-    let clear = ratio < CLEAR.0 || ratio > CLEAR.1;
-    match (first, clear) {
+/// Returns the number of samples that a conclusion requires. `is_first_size`: the batches are of
+/// the first size that is tested; `ratio`: the mean cost of their items, relative to a lone call.
+fn samples_needed(is_first_size: bool, ratio: f64) -> u32 {
+    let is_clear = ratio < CLEAR.0 || ratio > CLEAR.1;
+    match (is_first_size, is_clear) {
         (true, true) => PAIR_SAMPLES,
         (true, false) => UNCLEAR_PAIRS,
         (false, true) => SIZE_SAMPLES,

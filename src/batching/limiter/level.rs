@@ -27,10 +27,13 @@ pub(super) struct LatencyModel {
     pub(super) lone_items: f64,
     /// Limit to which that latency belongs; 0 if it was measured without one.
     lone_limit: f64,
-    /// Means over recent batches, latency and items, and their count.
+    /// Mean latency of recent batches.
     pub(super) batch: f64,
+    /// Mean number of items of recent batches.
     pub(super) batch_items: f64,
+    /// Number of batches in these means.
     pub(super) batches: u32,
+    /// Number of consecutive batches with a time outside of the expected bounds.
     off: u32,
     /// Running mean of the expected service time of lone calls; 0 before it is known.
     service: f64,
@@ -109,9 +112,11 @@ impl LatencyModel {
             let item = (pair_cost - 1.0).clamp(ITEM_COST.0, ITEM_COST.1);
             return self.batch * (1.0 + item * (items - 1.0)) / (1.0 + item * (self.batch_items - 1.0));
         }
-        let unit = self.lone_items.max(1.0);
-        if self.batch_items > 1.5 * unit {
-            self.lone + (self.batch - self.lone) * (items - unit) / (self.batch_items - unit)
+        // The line through a lone call and the mean batch, unless the two are too close for a
+        // slope.
+        let lone_items = self.lone_items.max(1.0);
+        if self.batch_items > 1.5 * lone_items {
+            self.lone + (self.batch - self.lone) * (items - lone_items) / (self.batch_items - lone_items)
         } else {
             self.batch.max(self.lone)
         }

@@ -43,28 +43,43 @@ const RAISE: f64 = 1.5;
 const RAISE_SLOWED: f64 = 0.9;
 /// Minimum rate at a lower limit, as a part of the rate before.
 const LOWER_KEPT: f64 = 0.93;
-/// Ratio of the mean time in flight to the mean time to the first byte from which answers stream,
-/// weight of an answer in these means, and the time after such an answer during which no limit
-/// orders calls, in its times in flight and at least in nanoseconds: under a limit, a few long
-/// streams would hold all other calls until they end. A single answer may be written slowly.
+/// Minimum ratio of the mean time in flight to the mean time to the first byte at which answers
+/// count as streams. A single answer may be written slowly.
 const STREAM: f64 = 1.5;
+/// Weight of an answer in these means.
 const STREAM_WEIGHT: f64 = 1.0 / 16.0;
+/// Time after a streamed answer during which no limit orders calls, as a multiple of its time in
+/// flight, and its minimum in nanoseconds. Under a limit, a few long streams would hold all other
+/// calls until they end.
 const STREAM_REST: (f64, f64) = (10.0, 60e9);
 /// Minimum and maximum time between two increases, in nanoseconds.
 const RAISE_REST: (f64, f64) = (10e9, 300e9);
 
-/// The test of a limit that only orders calls.
+/// The test of a limit that only orders calls. It concludes from one mean latency after another,
+/// each over calls that were sent at the limit.
+///
+/// 1. At first (`First`), the rate must be nearly that before the limit.
+/// 2. Then the limit is raised (`Raised`). If the latency does not grow with it, the server has
+///    room, and the limiter opens.
+/// 3. Otherwise the previous limit applies again, unless the load curve has a lower one by now.
+///    That one is tried (`Lowered`), kept if the rate is, and the latency at the resulting limit is
+///    measured (`Base`).
+/// 4. From then on (`Steady`), the latency is compared with the mean before. If it falls much, the
+///    limiter opens. The limit is raised again if calls become slower, and from time to time.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct OrderingTest {
     stage: OrderingStage,
-    /// Mean latency at the limit, in nanoseconds.
+    /// Mean latency at the limit, in nanoseconds; 0 before it is known.
     base: f64,
-    /// Latency of the calls since the last conclusion.
+    /// Sum of the latencies of the calls since the last conclusion, in nanoseconds, and their
+    /// number.
     sum: f64,
     count: u32,
     /// Calls sent before this instant do not count.
     from: Tick,
+    /// Earliest instant of the next increase at an unchanged latency.
     next_raise: Tick,
+    /// Length of the wait for it, in nanoseconds; 0 until the first increase has found no room.
     raise_rest: f64,
 }
 
@@ -76,7 +91,7 @@ pub(super) struct StreamOccupancy {
     first_byte: f64,
 }
 
-/// What the next mean latency is compared with.
+/// Stage of a test, by the reference for the next mean latency.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 enum OrderingStage {
     /// The rate before the limit.
@@ -84,7 +99,7 @@ enum OrderingStage {
     First,
     /// The rate at the limit `start`, which was higher.
     Lowered { start: f64, rate: f64 },
-    /// Nothing: it is the base of the limit.
+    /// None: the mean latency becomes the base.
     Base,
     /// The mean latency before.
     Steady,
@@ -92,14 +107,14 @@ enum OrderingStage {
     Raised { previous: f64 },
 }
 
-/// What is known beside the latency at the limit.
+/// Evidence for a conclusion, beside the latency at the limit.
 #[derive(Debug, Clone, Copy)]
 struct OrderingEvidence {
     /// Calls per nanosecond before the limit.
     rate: f64,
-    /// `false` while the limiter does not open for a server that answers sooner.
+    /// `false` while the limiter must not open for a server that answers sooner.
     may_open: bool,
-    /// The limit that follows from the load curve at present.
+    /// The limit that follows from the load curve at present, if its knee is no upper bound.
     lower_limit: Option<f64>,
 }
 
@@ -138,16 +153,17 @@ impl OrderingTest {
 
     /// Evaluates a mean latency at this limit.
     fn conclude(&mut self, now: Tick, limit: f64, latency: f64, known: &OrderingEvidence) -> OrderingOutcome {
-        let kept = limit / latency.max(1.0) >= RATE_KEPT * known.rate;
+        // By Little's law, the limit divided by the latency is the rate.
+        let is_kept = limit / latency.max(1.0) >= RATE_KEPT * known.rate;
         match self.stage {
-            OrderingStage::First if !kept => OrderingOutcome::Wrong,
+            OrderingStage::First if !is_kept => OrderingOutcome::Wrong,
             OrderingStage::First => {
                 self.base = latency;
                 Self::raise(limit)
             }
             OrderingStage::Lowered { start, rate } => {
-                let kept = limit / latency.max(1.0) >= LOWER_KEPT * rate;
-                OrderingOutcome::Set(if kept { limit } else { start }, OrderingStage::Base)
+                let is_kept = limit / latency.max(1.0) >= LOWER_KEPT * rate;
+                OrderingOutcome::Set(if is_kept { limit } else { start }, OrderingStage::Base)
             }
             OrderingStage::Base => {
                 (self.stage, self.base) = (OrderingStage::Steady, latency);
@@ -155,8 +171,9 @@ impl OrderingTest {
             }
             OrderingStage::Steady => self.compare(now, limit, latency, known.may_open),
             OrderingStage::Raised { previous } => {
-                let unchanged = latency >= RAISE_SLOWED * self.base * limit / previous;
-                match (unchanged, self.raise_rest > 0.0) {
+                // Without room, the latency grows in proportion to the limit.
+                let is_slowed = latency >= RAISE_SLOWED * self.base * limit / previous;
+                match (is_slowed, self.raise_rest > 0.0) {
                     (true, _) => {
                         self.rest_raise(now);
                         let stage = OrderingStage::Lowered { start: previous, rate: previous / self.base };
@@ -166,6 +183,7 @@ impl OrderingTest {
                         })
                     }
                     (false, true) => OrderingOutcome::Changed,
+                    // The server had room from the start.
                     (false, false) => OrderingOutcome::Wrong,
                 }
             }
@@ -177,6 +195,7 @@ impl OrderingTest {
         self.stage == OrderingStage::Steady && latency > UNCHANGED.1 * self.base
     }
 
+    /// Compares a mean latency with that before.
     fn compare(&mut self, now: Tick, limit: f64, latency: f64, may_open: bool) -> OrderingOutcome {
         if may_open && latency < UNCHANGED.0 * self.base {
             return OrderingOutcome::Changed;
@@ -193,10 +212,12 @@ impl OrderingTest {
         Self::raise(limit)
     }
 
+    /// Raises the limit, to look for room.
     fn raise(limit: f64) -> OrderingOutcome {
         OrderingOutcome::Set((RAISE * limit).ceil(), OrderingStage::Raised { previous: limit })
     }
 
+    /// Doubles the time until the next increase, because there was no room.
     fn rest_raise(&mut self, now: Tick) {
         self.raise_rest = (self.raise_rest * 2.0).clamp(RAISE_REST.0, RAISE_REST.1);
         self.next_raise = after_nanos(now, self.raise_rest);

@@ -36,6 +36,7 @@ const PAIR_REST: (f64, f64) = (10e9, 300e9);
 /// Pairs that were sent while open, to measure the cost of a batch of two.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PairTest {
+    /// Number of pairs in `cost`, at most two.
     pub(super) count: u32,
     /// Cost of a pair ÷ cost of a lone call sent in the same way under the same load.
     pub(super) cost: f64,
@@ -43,7 +44,9 @@ pub(super) struct PairTest {
     /// `true` if the last pairs were cheap enough to look for a limit; `None` before the first
     /// result.
     pub(super) cheap: Option<bool>,
+    /// Value of `ConcurrencyLimiter::answered` from which the next pair is due.
     pub(super) next: u64,
+    /// Instant until which a call is held for a partner.
     pub(super) hold_until: Option<Tick>,
 }
 
@@ -69,13 +72,15 @@ impl PairTest {
 // === impl ConcurrencyLimiter ===
 
 impl ConcurrencyLimiter {
-    pub(super) fn permit_open(&mut self, ask: &PermitRequest) -> Permit {
-        let due = !self.pinned
+    /// Returns the permit of a call while open. If a pair is due, a control is sent first. Then the
+    /// next call is held for a short time, until a partner is queued.
+    pub(super) fn permit_open(&mut self, request: &PermitRequest) -> Permit {
+        let is_due = !self.pinned
             && self.answered >= self.pairs.next
             && self.pairs.count < 2
             && self.merged_flights >= OPEN_MIN
-            && ask.now >= self.schedule.trial;
-        if !due || ask.unbatched {
+            && request.now >= self.schedule.trial;
+        if !is_due || request.unbatched {
             return Permit::Forward;
         }
         match self.pairs.control {
@@ -83,13 +88,14 @@ impl ConcurrencyLimiter {
             PairControl::Sent => return Permit::Forward,
             PairControl::Measured(_) => {}
         }
-        if ask.has_second {
+        if request.has_second {
             self.pairs.hold_until = None;
             self.pairs.next = self.answered + PAIR_EVERY;
             return Permit::Pair;
         }
-        let until = *self.pairs.hold_until.get_or_insert_with(|| after_nanos(ask.now, self.level.recent_lone * HOLD));
-        if ask.now < until {
+        let until =
+            *self.pairs.hold_until.get_or_insert_with(|| after_nanos(request.now, self.level.recent_lone * HOLD));
+        if request.now < until {
             return Permit::Hold(until);
         }
         self.pairs.hold_until = None;
@@ -114,12 +120,13 @@ impl ConcurrencyLimiter {
         self.level.recent_lone.max(self.level.near_lone).max(1.0)
     }
 
+    /// Records the latency of a pair, in nanoseconds.
     pub(super) fn observe_pair(&mut self, now: Tick, latency: f64) {
-        let own = match std::mem::replace(&mut self.pairs.control, PairControl::Due) {
-            PairControl::Measured(own) => own,
+        let connection_factor = match std::mem::replace(&mut self.pairs.control, PairControl::Due) {
+            PairControl::Measured(factor) => factor,
             PairControl::Due | PairControl::Sent => 1.0,
         };
-        let cost = latency / self.lone_latency() / own;
+        let cost = latency / self.lone_latency() / connection_factor;
         self.pairs.cost = if self.pairs.count == 0 { cost } else { (self.pairs.cost + cost) / 2.0 };
         self.pairs.count += 1;
         let cheap = self.pairs.cost < PAIR_COST_MAX;

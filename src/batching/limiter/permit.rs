@@ -41,27 +41,31 @@ pub(in super::super) enum Permit {
 
 impl ConcurrencyLimiter {
     /// Returns the permit for a key queue of the class.
-    pub(in super::super) fn permit(&mut self, ask: &PermitRequest) -> Permit {
-        self.now = self.now.max(ask.now);
+    pub(in super::super) fn permit(&mut self, request: &PermitRequest) -> Permit {
+        self.now = self.now.max(request.now);
         // A released queue leaves in order, a few requests at a time.
         if let Some(gate) = self.gate {
             return if f64::from(self.flights) < gate.limit { Permit::Forward } else { Permit::Full };
         }
         if self.is_open() {
-            return self.permit_open(ask);
+            return self.permit_open(request);
         }
         let in_force = self.trial_limit.or(self.limit).unwrap_or(f64::INFINITY);
-        if self.begin_split(ask) {
-            return Permit::Share(self.equal_share(2.0, ask.queued));
+        if self.begin_split(request) {
+            return Permit::Share(self.equal_share(2.0, request.queued));
         }
         if f64::from(self.flights) < in_force.floor().max(1.0) {
-            return if ask.unbatched { Permit::Forward } else { Permit::Share(self.equal_share(in_force, ask.queued)) };
+            return if request.unbatched {
+                Permit::Forward
+            } else {
+                Permit::Share(self.equal_share(in_force, request.queued))
+            };
         }
         // A trial that lowers an open limit holds each call for a bounded time only.
         if let Some(trial) = &self.trial {
-            return match trial.held_until(ask.arrived) {
-                Some(until) if ask.now >= until => {
-                    if ask.unbatched {
+            return match trial.held_until(request.arrived) {
+                Some(until) if request.now >= until => {
+                    if request.unbatched {
                         Permit::Forward
                     } else {
                         Permit::Share(2)
@@ -71,8 +75,8 @@ impl ConcurrencyLimiter {
                 None => Permit::Full,
             };
         }
-        if !ask.unbatched && self.try_probe(ask) {
-            return Permit::Probe(self.equal_share(in_force, ask.queued));
+        if !request.unbatched && self.try_probe(request) {
+            return Permit::Probe(self.equal_share(in_force, request.queued));
         }
         Permit::Full
     }

@@ -9,14 +9,14 @@ use super::{ConcurrencyLimiter, after_nanos, count};
 /// Largest limit that is probed upward, by as many additional requests. Larger ones are raised by
 /// trials.
 pub(super) const PROBE_LIMIT_MAX: f64 = 2.0;
-/// Latest time of a probe in the life of the batches beside it, as a part of their latency. Later
-/// the overlap would be too short.
+/// Latest time of a probe after the last dispatch, as a part of a batch's latency. Later the
+/// overlap of the two would be too short.
 const PROBE_EARLY: f64 = 0.4;
 /// Minimum interval between probes, in batch latencies and in nanoseconds.
 pub(super) const PROBE_GAP: f64 = 5.0;
 const PROBE_GAP_MIN: f64 = 500e6;
-/// Additional delay of a probe with few items, in nanoseconds, if none with more was sent by then.
-/// It leaves too few items for the next batch.
+/// Additional delay of a probe with few items, in nanoseconds, to wait for more of them: such a
+/// probe leaves too few items for the next batch.
 const PROBE_FEW: f64 = 3e9;
 /// Minimum interval between batches that are split in two, in batch latencies and in nanoseconds.
 /// If one batch takes the calls of all clients, nothing is queued beside it to probe with, and the
@@ -36,12 +36,19 @@ const COMPANION_SLOWED: f64 = 1.4;
 /// State of the upward probes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct UpwardProbe {
+    /// Number of the probe, by which answers to an earlier one are recognised.
     pub(super) id: u32,
+    /// Requests of the probe that are still to be sent.
     pub(super) left: u32,
+    /// Sum of the ratios of measured to expected time of its answered requests.
     pub(super) sum: f64,
+    /// Number of its answered requests.
     pub(super) count: u32,
+    /// `true` once it was evaluated.
     pub(super) done: bool,
+    /// Number of consecutive probes that hit.
     pub(super) hits: u32,
+    /// Earliest instant of the next probe.
     pub(super) next: Tick,
     /// Earliest instant at which a batch may be split for a probe.
     pub(super) split: Tick,
@@ -58,21 +65,21 @@ pub(super) struct UpwardProbe {
 
 impl ConcurrencyLimiter {
     /// Returns `true` if a batch is to be split for a probe, and starts the probe.
-    pub(super) fn begin_split(&mut self, ask: &PermitRequest) -> bool {
-        let serial = self.limit.is_some_and(|limit| limit < 2.0) && self.trial.is_none() && self.draining.is_none();
-        let known = self.growth.cap() > 2 && self.level.batches >= 3 && self.is_below_policy_limit();
-        let early = ask.now < self.schedule.room_from;
-        if !serial
-            || !known
-            || early
-            || ask.unbatched
+    pub(super) fn begin_split(&mut self, request: &PermitRequest) -> bool {
+        let is_serial = self.limit.is_some_and(|limit| limit < 2.0) && self.trial.is_none() && self.draining.is_none();
+        let may_probe = self.growth.cap() > 2 && self.level.batches >= 3 && self.is_below_policy_limit();
+        let rests = request.now < self.schedule.room_from;
+        if !is_serial
+            || !may_probe
+            || rests
+            || request.unbatched
             || self.flights > 0
-            || ask.queued < SPLIT_ITEMS
-            || ask.now < self.probe.split
+            || request.queued < SPLIT_ITEMS
+            || request.now < self.probe.split
         {
             return false;
         }
-        self.begin_probe(ask.now);
+        self.begin_probe(request.now);
         true
     }
 
@@ -88,13 +95,13 @@ impl ConcurrencyLimiter {
     }
 
     /// Returns `true` if an upward probe may leave now. Starts one that is due.
-    pub(super) fn try_probe(&mut self, ask: &PermitRequest) -> bool {
-        let now = ask.now;
-        let small = self.limit.is_some_and(|limit| limit <= PROBE_LIMIT_MAX) && self.is_below_policy_limit();
-        let early = to_f64(now.since(self.last_sent).as_nanos().try_into().unwrap_or(u64::MAX))
+    pub(super) fn try_probe(&mut self, request: &PermitRequest) -> bool {
+        let now = request.now;
+        let is_small = self.limit.is_some_and(|limit| limit <= PROBE_LIMIT_MAX) && self.is_below_policy_limit();
+        let overlaps = to_f64(now.since(self.last_sent).as_nanos().try_into().unwrap_or(u64::MAX))
             < PROBE_EARLY * self.level.batch;
-        if !small
-            || !early
+        if !is_small
+            || !overlaps
             || now < self.schedule.room_from
             || self.draining.is_some()
             || self.growth.cap() <= 1
@@ -102,15 +109,16 @@ impl ConcurrencyLimiter {
         {
             return false;
         }
-        let next = if ask.queued < SPLIT_ITEMS { after_nanos(self.probe.next, PROBE_FEW) } else { self.probe.next };
+        let next = if request.queued < SPLIT_ITEMS { after_nanos(self.probe.next, PROBE_FEW) } else { self.probe.next };
         if self.probe.left == 0 && now >= next {
             self.begin_probe(now);
         }
-        let may = self.probe.left > 0 && self.probe.count == 0;
-        self.probe.left -= u32::from(may);
-        may
+        let may_leave = self.probe.left > 0 && self.probe.count == 0;
+        self.probe.left -= u32::from(may_leave);
+        may_leave
     }
 
+    /// Records the answer to a request of the probe.
     pub(super) fn observe_probe(&mut self, now: Tick, mark: &FlightRecord, latency: f64) {
         if mark.probe != self.probe.id || self.probe.done {
             return;
@@ -123,8 +131,8 @@ impl ConcurrencyLimiter {
 
     /// Records the answer to a request that was in flight at the probe's dispatch.
     pub(super) fn observe_companion(&mut self, now: Tick, mark: &FlightRecord, latency: f64) {
-        let beside = self.probe.companions > 0 && mark.sent <= self.probe.sent;
-        if beside && !matches!(mark.permit, Permit::Probe(_)) {
+        let is_companion = self.probe.companions > 0 && mark.sent <= self.probe.sent;
+        if is_companion && !matches!(mark.permit, Permit::Probe(_)) {
             self.probe.companions -= 1;
             self.probe.slowed = self.probe.slowed.max(latency / self.expected_nanos(mark));
             self.conclude_probe(now);

@@ -25,24 +25,25 @@ use super::{ConcurrencyLimiter, OpenReason, after_nanos};
 /// Number of answers in a measurement: their mean time to the first token is known to an eighth if
 /// its deviation from call to call is a half.
 const ANSWERS: u32 = 16;
-/// Number of calls waiting in the engine from which a limit is looked for, in calls and as a part
-/// of those in flight. Longer prompts wait longer too, so that small numbers show nothing.
+/// Minimum number of calls waiting in the engine for a search for a limit, in calls and as a part
+/// of those in flight. The first token of a long prompt takes longer too, so a small estimate shows
+/// nothing.
 const QUEUE: (f64, f64) = (4.0, 0.25);
-/// The same for a search that has begun: fewer are left in the engine, so that it always has a call
-/// to go on with.
+/// The same for a search that has begun: fewer are left in the engine, so that it always has a
+/// further call to begin.
 const QUEUE_LEFT: (f64, f64) = (1.0, 0.05);
 /// Minimum rate of tokens under a lower limit, as a part of the rate before. The rate varies by
 /// some hundredths with the lengths of prompts.
 const RATE_KEPT: f64 = 0.95;
-/// Least limit after one step, as a part of the calls in flight.
+/// Minimum limit after one step of the search, as a part of the calls in flight.
 const STEP: f64 = 0.25;
 /// Difference between the limits of a bisection at which it ends, as a part of the limit.
 const CLOSE: f64 = 0.1;
-/// Part by which a limit is raised to look for room, and the minimum gain in the rate of tokens.
-/// The part doubles with each gain, up to a maximum.
+/// Part by which a limit is raised to look for room, and the minimum rate of tokens under the
+/// raised limit, as a part of the rate before. The former doubles with each gain, up to a maximum.
 const RAISE: (f64, f64) = (0.125, 1.03);
 const RAISE_MAX: f64 = 1.0;
-/// Time to the first token from which the engine has room, as a part of the time before.
+/// Time to the first token below which the engine may have room, as a part of the time before.
 const QUICKER: f64 = 0.5;
 /// Weight of the latest measurement in the means of those under a limit.
 const WEIGHT: f64 = 0.25;
@@ -50,31 +51,35 @@ const WEIGHT: f64 = 0.25;
 const UNCHANGED: (f64, f64) = (0.75, 1.33);
 /// Minimum and maximum time between two tests, in nanoseconds.
 const REST: (f64, f64) = (10e9, 300e9);
-/// Time in which a search that ends at a limit is over. With too few calls, it would not end.
+/// Maximum duration of a search. With too few calls, the limit under test is never reached, and the
+/// search would not end.
 const SEARCH_MAX: f64 = 600e9;
 
 /// The limit on calls that stream.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct StreamLimiter {
+    /// Maximum number of calls in flight.
     limit: Option<f64>,
     stage: StreamStage,
     window: StreamWindow,
-    /// Set after the limit was raised: the engine reads the prompts of many calls at once, which
-    /// delays the tokens of all others.
+    /// `true` after the limit was raised, until the end of the next measurement, which is
+    /// discarded: the engine reads the prompts of many calls at once, which delays the tokens of
+    /// all others.
     is_settling: bool,
-    /// Begin of the search.
+    /// Start of the search.
     since: Tick,
     /// Time to the first token of a call that does not wait, in nanoseconds; 0 if unknown.
     base: f64,
     /// The same beside as many calls as the engine runs at once; 0 if unknown.
     loaded: f64,
-    /// Length of the next rest.
+    /// Time between the last test and the next one, in nanoseconds.
     rest: f64,
     /// Part by which the limit is raised next.
     raise: f64,
 }
 
-/// The test in progress. Rates are in tokens per nanosecond.
+/// The test in progress. Rates are in tokens per nanosecond; `lower`, `kept` and `previous` are
+/// limits.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 enum StreamStage {
     /// There is no limit.
@@ -99,22 +104,25 @@ pub(super) struct StreamSample {
     pub(super) first_token: f64,
     /// Tokens of all streams of the class so far.
     pub(super) tokens: u64,
-    /// Calls that are left in flight.
+    /// Number of calls that are still in flight.
     pub(super) flights: u32,
     /// `true` if calls of the class are queued.
     pub(super) is_queued: bool,
 }
 
-/// Measurement of the calls that were sent since its begin.
+/// A measurement of the calls that were sent since its start.
 #[derive(Debug, Clone, Copy, Default)]
 struct StreamWindow {
     begun: Tick,
-    /// Tokens of all streams of the class at the begin.
+    /// Tokens of all streams of the class at the start.
     tokens: u64,
-    /// All answers since the begin, and those to calls that were sent since.
+    /// Number of answers since the start.
     ended: u32,
+    /// Number of those that count; under a limit, only the ones to calls that were sent since.
     answers: u32,
+    /// Sum of their times to the first token, in nanoseconds.
     first_token: f64,
+    /// Sum of the numbers of calls in flight at their ends.
     flights: f64,
 }
 
@@ -125,7 +133,7 @@ struct StreamMeasure {
     rate: f64,
     /// Mean number of calls in flight.
     flights: f64,
-    /// Mean time to the first token.
+    /// Mean time to the first token, in nanoseconds.
     first_token: f64,
     /// Estimated number of calls that wait in the engine.
     waiting: f64,
@@ -134,6 +142,8 @@ struct StreamMeasure {
 // === impl StreamMeasure ===
 
 impl StreamMeasure {
+    /// Returns `true` if at least this many calls wait in the engine, given as a number and as a
+    /// part of those in flight.
     fn is_waiting(&self, (least, part): (f64, f64)) -> bool {
         self.waiting >= least.max(part * self.flights)
     }
@@ -211,6 +221,7 @@ impl StreamLimiter {
         self.lower(measure);
     }
 
+    /// Lowers the limit by the calls that wait, at most to a part of those in flight.
     fn lower(&mut self, measure: &StreamMeasure) {
         let from = measure.flights;
         self.limit = Some((from - measure.waiting).max(STEP * from).max(1.0).floor());
@@ -242,6 +253,8 @@ impl StreamLimiter {
         self.stage = StreamStage::Hold { rate: rate.max(measure.rate), first_token: measure.first_token, raise };
     }
 
+    /// Searches again if calls wait in the engine. Otherwise keeps the limit until `raise` while
+    /// the engine is unchanged, and then raises it.
     fn hold(&mut self, now: Tick, measure: &StreamMeasure, (rate, first_token): (f64, f64), raise: Tick) {
         let limit = self.limit.unwrap_or(measure.flights);
         let is_unchanged = (UNCHANGED.0..=UNCHANGED.1).contains(&(measure.rate / rate));
@@ -263,6 +276,8 @@ impl StreamLimiter {
         self.is_settling = true;
     }
 
+    /// Keeps a raised limit if the rate of tokens rose with it, and restores the previous one
+    /// otherwise.
     fn conclude_raise(&mut self, now: Tick, measure: &StreamMeasure, previous: f64, rate: f64) {
         if measure.rate >= RAISE.1 * rate {
             (self.rest, self.raise) = (0.0, (2.0 * self.raise).min(RAISE_MAX));
@@ -313,13 +328,14 @@ impl StreamWindow {
         Self { begun: sample.now, tokens: sample.tokens, ..Self::default() }
     }
 
-    /// Adds a call. Returns the result once there are enough of them.
+    /// Adds an answered call. Returns the result once there are enough of them. `base`: time to the
+    /// first token of a call that does not wait, in nanoseconds.
     fn add(&mut self, sample: &StreamSample, base: f64, is_limited: bool) -> Option<StreamMeasure> {
         if self.begun == Tick::default() {
             *self = Self::begin(sample);
         }
         self.ended += 1;
-        // A call from before a change waited longer than the calls behind it.
+        // A call that was sent before the limit changed may have waited longer than those after it.
         if is_limited && sample.sent < self.begun {
             return None;
         }
@@ -332,6 +348,7 @@ impl StreamWindow {
         let (answers, time) = (f64::from(self.answers), nanos_between(self.begun, sample.now).max(1.0));
         let (first_token, flights) = (self.first_token / answers, self.flights / answers);
         let tokens = to_f64(sample.tokens.saturating_sub(self.tokens));
+        // Little's law for the queue in the engine.
         let waiting = f64::from(self.ended) / time * (first_token - base).max(0.0);
         Some(StreamMeasure { rate: tokens / time, flights, first_token, waiting })
     }

@@ -18,8 +18,9 @@ pub(super) const ACCEPT: f64 = 0.93;
 const BAD_ANSWERS: u64 = 12;
 const BAD: f64 = 1.02;
 const BASES_MAX: f64 = 8.0;
-/// Part of the target from which a request found the limit of the trial binding, and share of the
-/// answers for which this must be the case for the trial to be kept.
+/// The limit of the trial was binding for a request if at least this part of the target was in
+/// flight at its dispatch. A trial is kept only if this was so for at least this share of the
+/// answered items.
 const FULL_PART: f64 = 0.8;
 const FULL_SHARE: f64 = 0.8;
 /// Tolerance within which a gain is nearly proportional, that is, steep. The next step is larger
@@ -29,7 +30,8 @@ const STEEP: f64 = 1.1;
 /// times between two answers, until another call waits beside it, and as a part of the base.
 const HOLD_ANSWERS: f64 = 1.5;
 const HOLD_MAX: f64 = 0.25;
-/// Decrease of the limit with each answer on the way down, so that the server never runs dry.
+/// Decrease of the limit with each answer until it is at the target, so that the server always has
+/// requests.
 const STEP: f64 = 0.5;
 
 /// A trial in progress.
@@ -39,16 +41,24 @@ pub(super) struct LimitTrial {
     pub(super) previous: Option<f64>,
     /// Requests in flight before.
     pub(super) flights: f64,
+    /// The limit on trial.
     pub(super) target: f64,
+    /// Mean sojourn time before, in nanoseconds.
     pub(super) base: f64,
     /// Mean number of items queued and in flight before.
     items_before: f64,
     pub(super) began: Tick,
+    /// Number of items for a result.
     need: u64,
+    /// Instant at which the limit had come down, or up, to the target. Only the time since counts.
     target_reached: Option<Tick>,
+    /// Sum of the sojourn times of the items since then, in nanoseconds.
     sum: f64,
+    /// Sum over these items of the number of items queued and in flight.
     sum_here: f64,
+    /// Number of these items.
     count: u64,
+    /// Number of those for which the limit was binding.
     binding_items: u64,
 }
 
@@ -56,8 +66,11 @@ pub(super) struct LimitTrial {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TrialResult {
     pub(super) trial: LimitTrial,
+    /// Mean sojourn time, in nanoseconds. If fewer items were in the system than before, it is
+    /// scaled up to as many.
     pub(super) mean: f64,
     pub(super) accepted: bool,
+    /// `true` if the gain is nearly proportional to the change of the limit.
     pub(super) steep: bool,
 }
 
@@ -106,12 +119,13 @@ impl LimitTrial {
     /// Returns the instant until which a call may be held by a trial that lowers an open limit;
     /// `None` if a limit was in force before.
     pub(super) fn held_until(&self, arrived: Tick) -> Option<Tick> {
-        let few = self.flights < f64::from(OPEN_MIN);
-        let share = if few { (HOLD_ANSWERS / self.flights.max(1.0)).min(HOLD_MAX) } else { HOLD };
+        let has_few_requests = self.flights < f64::from(OPEN_MIN);
+        let share = if has_few_requests { (HOLD_ANSWERS / self.flights.max(1.0)).min(HOLD_MAX) } else { HOLD };
         self.previous.is_none().then(|| after_nanos(arrived, self.base * share))
     }
 
-    /// Records an answer under the limit in force. Returns the result if the trial is over.
+    /// Records an answer under the limit in force. `beside`: requests in flight at its dispatch,
+    /// itself included. Returns the result if the trial is over.
     pub(super) fn observe(&mut self, now: Tick, limit: f64, beside: u32, done: &Completion) -> Option<TrialResult> {
         if self.target_reached.is_none() && limit <= self.target {
             self.target_reached = Some(now);
@@ -126,17 +140,18 @@ impl LimitTrial {
             }
         }
         let mean = if self.count > 0 { self.sum / to_f64(self.count) } else { f64::INFINITY };
-        let bad = self.count >= BAD_ANSWERS && mean > BAD * self.base;
-        if self.count < self.need && !bad && nanos_between(self.began, now) <= BASES_MAX * self.base {
+        let is_bad = self.count >= BAD_ANSWERS && mean > BAD * self.base;
+        if self.count < self.need && !is_bad && nanos_between(self.began, now) <= BASES_MAX * self.base {
             return None;
         }
-        let bound = to_f64(self.binding_items) >= FULL_SHARE * to_f64(self.count);
+        let was_binding = to_f64(self.binding_items) >= FULL_SHARE * to_f64(self.count);
         // With fewer items in the system than before, calls wait less whatever the limit. By
         // Little's law, the gain is in the sojourn time divided by their number.
         let here = self.sum_here / to_f64(self.count.max(1));
         let mean = if here > 0.0 { mean.max(mean * self.items_before / here) } else { mean };
         // A limit that did not bind was not tested.
-        let accepted = mean < ACCEPT * self.base && bound;
+        let accepted = mean < ACCEPT * self.base && was_binding;
+        // The ratio of the sojourn times if they change in proportion to the limit.
         let proportion = match self.previous {
             Some(previous) if self.is_upward() => previous / self.target,
             Some(previous) => self.target / previous,

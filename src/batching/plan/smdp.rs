@@ -1,7 +1,7 @@
 //! Semi-Markov decision process (SMDP) of one load, solved by relative value iteration.
 //!
-//! State: items queued while a slot is free. Actions: wait for one arrival, or send c of s items.
-//! Cost: items present × time. Schweitzer's data transformation ("Iterative solution of the
+//! State: items queued while a slot is free. Actions: wait for one arrival, or send some of the
+//! items. Cost: items present × time. Schweitzer's data transformation ("Iterative solution of the
 //! functional equations of undiscounted Markov renewal programming", 1971) makes steps of unequal
 //! length comparable. The iteration converges to relative values of the states (Puterman, *Markov
 //! Decision Processes*, 1994, chapters 8 and 11; Tijms, *A First Course in Stochastic Models*,
@@ -35,17 +35,20 @@ const FULL: f64 = 1e3;
 pub(super) struct LoadProcess<'a> {
     /// Items per millisecond.
     rate: f64,
-    /// Length of a transformed step.
+    /// Length of a transformed step, in milliseconds.
     step: f64,
+    /// Effects of sending 1, 2, … items.
     sends: Vec<SendAction>,
+    /// Batch sizes to consider, ascending. The largest possible size is considered too.
     menu: &'a [usize],
 }
 
 /// Effect of sending a batch of one size.
 struct SendAction {
-    /// Items that arrive during the execution wait half of it on average.
+    /// Mean number of items present during the execution that arrived since its start: half of all
+    /// that arrive during it.
     cost: f64,
-    /// Transformed steps per execution, inverted.
+    /// Length of a transformed step, as a share of the execution.
     share: f64,
     arrivals: ArrivalDistribution,
 }
@@ -53,12 +56,14 @@ struct SendAction {
 enum ArrivalDistribution {
     /// Probabilities of 0, 1, 2… arrivals.
     Exact(Box<[f64; ARRIVALS]>),
-    /// Few, medium and many arrivals: whole items, and the fraction of the next one.
+    /// Numbers of arrivals that stand for few, medium and many, each as a whole number and a
+    /// fraction.
     Three([(usize, f64); 3]),
 }
 
 /// Best action of one state.
 struct BestAction {
+    /// Change of the state's relative value in this sweep.
     value: f64,
     size: PlanDecision,
 }
@@ -82,6 +87,8 @@ impl<'a> LoadProcess<'a> {
         // The last value is repeated beyond the longest queue, so that no state needs a bounds
         // check.
         let mut padded = vec![0.0; values.len() + ARRIVALS];
+        // The iteration has converged when a sweep changes all values by about the same amount,
+        // which is the gain. Subtracting the value of the empty queue keeps the values bounded.
         for _ in 0..SWEEPS_MAX {
             padded[..=last].copy_from_slice(values);
             padded[last + 1..].fill(values[last]);
@@ -104,14 +111,16 @@ impl<'a> LoadProcess<'a> {
         sizes
     }
 
+    /// Returns the best action at a queue length, given the values of all of them. `last` is the
+    /// longest queue.
     fn choose(&self, queued: usize, last: usize, padded: &[f64]) -> BestAction {
         let present = to_f64(u64::from(to_u32(queued)));
         let here = padded[queued];
         let full = if queued == last { FULL * self.rate } else { 0.0 };
         let wait = present + self.step * self.rate * (padded[queued + 1] - here) + full;
-        let top = queued.min(self.sends.len());
+        let size_max = queued.min(self.sends.len());
         let mut best = (f64::INFINITY, 0);
-        for size in self.menu.iter().copied().take_while(|size| *size < top).chain([top]) {
+        for size in self.menu.iter().copied().take_while(|size| *size < size_max).chain([size_max]) {
             let Some(send) = size.checked_sub(1).and_then(|index| self.sends.get(index)) else { continue };
             let value =
                 present + send.cost + send.share * (send.expected_value_after(queued - size, last, padded) - here);
@@ -179,6 +188,7 @@ fn gauss_hermite_points(mean: f64) -> ArrivalDistribution {
     ArrivalDistribution::Three([mean - spread, mean, mean + spread].map(split_fraction))
 }
 
+/// Splits a number into its whole part and its fraction.
 fn split_fraction(x: f64) -> (usize, f64) {
     // Rounds down: `round_to_u64` rounds to the nearest number, and it is the only conversion from
     // a float here.

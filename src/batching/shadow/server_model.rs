@@ -5,11 +5,11 @@
 //! does, the calls at loads at which none waits inside the server are used instead (`light_load`),
 //! and, if the server is measured to run one call after the other, the time between two of its
 //! answers. If the load rises once and never falls again, the few calls that were sent when nothing
-//! was in flight have to do. A client's own batch shows the time of several items; beyond the
-//! largest of those, [`CostModel`] assumes that half of a lone call's time is shared by all items.
-//! The number of calls that the server runs side by side is measured too (`load`). If it is below
-//! one, the server is slower under load than lone calls show. No prediction is below the time of
-//! the fastest call that was sent when nothing was in flight.
+//! was in flight are used. A client's own batch shows the time of several items; beyond the largest
+//! of those, [`CostModel`] assumes that half of a lone call's time is shared by all items. The
+//! number of calls that the server runs side by side is measured too (`concurrency`). If it is
+//! below one, the server is slower under load than lone calls show. No prediction is below the time
+//! of the fastest call that was sent when nothing was in flight.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,8 +24,8 @@ use super::light_load::{LightLoadBound, LoadVerdict};
 
 /// Minimum number of samples for a prediction. From there on the core uses its curve too.
 const LEARNED: u32 = 8;
-/// Number of answers after which the load does not seem to fall any more: those from which the time
-/// between answers is learned.
+/// Number of answers after which the load is taken to be steady, if no call was alone until then:
+/// as many as the time between answers needs to be known.
 const STEADY_CALLS: u32 = LEARNED * BUSY_CALLS;
 /// Maximum number of cost classes, equal to the number of curves that the core keeps.
 const CLASSES_MAX: usize = 64;
@@ -51,7 +51,9 @@ const FASTEST_CALLS: u32 = 512;
 #[derive(Debug, Clone)]
 pub(super) struct ServerModel {
     classes: BTreeMap<CostClassId, ClassCosts>,
+    /// Number of uses of classes, by which the least recently used one is found.
     uses: u64,
+    /// Forwarded calls without an answer.
     passing: BTreeMap<CallId, ForwardedCall>,
     /// Number of calls in flight that may be merged, by key.
     in_flight: BTreeMap<KeyId, u32>,
@@ -77,10 +79,13 @@ struct ClassCosts {
     /// other.
     busy: CostModel,
     gathered: BusySample,
+    /// Least latency over all calls.
     fastest: MinLatency,
     /// The same over calls that were sent when nothing was in flight.
     fastest_first: MinLatency,
+    /// Number of calls that were answered successfully.
     answered: u32,
+    /// Value of `ServerModel::uses` at the last use.
     used: u64,
 }
 
@@ -93,11 +98,15 @@ struct BusySample {
     nanos: u64,
 }
 
-/// Least latency of the last calls, in nanoseconds: in the current period and in the one before.
+/// Least latency of the last calls. Periods of [`FASTEST_CALLS`] calls alternate, so that it is
+/// known over at least as many.
 #[derive(Debug, Clone, Copy)]
 struct MinLatency {
+    /// Number of calls in the current period.
     calls: u32,
+    /// Least latency in the current period, in nanoseconds; `u64::MAX` without a call.
     now: u64,
+    /// The same in the period before.
     before: u64,
 }
 
@@ -175,12 +184,13 @@ impl ServerModel {
     }
 
     /// Records that a call was answered, or that no answer will arrive.
-    pub(super) fn on_completion(&mut self, now: Tick, id: CallId, well: bool) {
+    pub(super) fn on_completion(&mut self, now: Tick, id: CallId, succeeded: bool) {
         let Some(ForwardedCall { sent, beside, lone, work }) = self.passing.remove(&id) else { return };
         self.count_end(work);
+        // Time since the last answer, or since the dispatch if that was later.
         let busy = nanos(now.since(sent.max(self.last)));
         self.last = self.last.max(now);
-        let (true, Some(MergeableWork { class, items, weight, .. })) = (well, work) else { return };
+        let (true, Some(MergeableWork { class, items, weight, .. })) = (succeeded, work) else { return };
         let took = nanos(now.since(sent));
         let class = self.class(class);
         class.learn(CostSample { items, weight, nanos: took }, beside, lone);
@@ -330,12 +340,12 @@ impl BusySample {
         if self.calls < BUSY_CALLS {
             return None;
         }
-        let of = u64::from(BUSY_CALLS);
+        let count = u64::from(BUSY_CALLS);
         let all = std::mem::take(self);
         Some(CostSample {
-            items: u32::try_from((all.items + of / 2) / of).unwrap_or(u32::MAX).max(1),
-            weight: Weight { sum: all.weight.sum / of, max: all.weight.max / of },
-            nanos: all.nanos / of,
+            items: u32::try_from((all.items + count / 2) / count).unwrap_or(u32::MAX).max(1),
+            weight: Weight { sum: all.weight.sum / count, max: all.weight.max / count },
+            nanos: all.nanos / count,
         })
     }
 }

@@ -26,7 +26,9 @@ const STARTED: f64 = 0.2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct SlotFlight {
     pub(super) sent: Tick,
+    /// Number of other batches in flight at its dispatch.
     pub(super) others: u32,
+    /// `true` if it was sent earlier than the lead allows, to learn.
     pub(super) explores: bool,
     /// Instants at which the first other batches returned since this one left, in order.
     pub(super) returns: [Option<Tick>; RETURNS],
@@ -95,12 +97,14 @@ impl Observation {
     pub(super) fn new(now: Tick, flight: &SlotFlight, expected: u64) -> Self {
         let took = to_f64(now.0.saturating_sub(flight.sent.0));
         let expected = to_f64(expected.max(1));
-        let after = |at: Tick| to_f64(at.0.saturating_sub(flight.sent.0));
-        let (extra, wait) = (took - expected, after(flight.first_return().unwrap_or(now)));
-        let before = |at: &&Tick| after(**at) <= extra + STARTED * expected;
-        let returns = flight.returns.iter().flatten().take_while(before).map(|_| 1.0).sum::<f64>();
-        let beside = (f64::from(flight.others) + 1.0 - returns).max(1.0);
-        Self { expected, extra, wait, mean_interval: expected / f64::from(flight.others.max(1)), concurrency: beside }
+        let since_dispatch = |at: Tick| to_f64(at.0.saturating_sub(flight.sent.0));
+        let (extra, wait) = (took - expected, since_dispatch(flight.first_return().unwrap_or(now)));
+        // The batch started after it had waited for `extra`. The others that had returned by then
+        // made room for it, and those that had not ran beside it.
+        let is_before_start = |at: &&Tick| since_dispatch(**at) <= extra + STARTED * expected;
+        let returns = flight.returns.iter().flatten().take_while(is_before_start).map(|_| 1.0).sum::<f64>();
+        let concurrency = (f64::from(flight.others) + 1.0 - returns).max(1.0);
+        Self { expected, extra, wait, mean_interval: expected / f64::from(flight.others.max(1)), concurrency }
     }
 
     pub(super) fn is_stalled(self) -> bool {

@@ -12,8 +12,8 @@ fn batch(calls: usize, items: u32) -> DispatchEvent {
         calls,
         items,
         items_max: 64,
-        beside: false,
-        apart: false,
+        concurrent: false,
+        other_keys_waiting: false,
         waited: Duration::ZERO,
         slo: None,
     }

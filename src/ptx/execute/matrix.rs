@@ -11,15 +11,16 @@ use crate::fault::{FaultKind, LaneFault, MemorySpace};
 use crate::instruction::{HalfFormat, MemoryOperand, Operation, Register};
 use crate::warp::Warp;
 
-/// Rows and columns of a matrix of `ldmatrix`.
+/// Number of rows, and of columns, of a matrix of `ldmatrix`.
 const MATRIX_SIZE: usize = 8;
-/// Bytes of one of its rows.
+/// Bytes of one of its rows: its elements have 16 bits.
 const ROW_BYTES: usize = 16;
-/// Shape of a product: `c[M][N] += a[M][K] * b[K][N]`.
+/// Shape of a product: `d[M][N] = a[M][K] * b[K][N] + c[M][N]`.
 const M: usize = 16;
 const N: usize = 8;
 const K: usize = 16;
 
+/// The 16-bit elements of a matrix of `ldmatrix`, by row and column.
 type MatrixRows = [[u16; MATRIX_SIZE]; MATRIX_SIZE];
 
 /// Executes an instruction of this group. All of them need the whole warp.
@@ -49,8 +50,9 @@ pub(super) fn execute(
     }
 }
 
-/// Lanes `8i` to `8i + 7` give the addresses of the rows of matrix `i`. Lane `l` receives two
-/// neighbours of row `l / 4`, or of column `l / 4` if transposed.
+/// Loads one matrix into each target register. Lanes `8i` to `8i + 7` have the addresses of the
+/// rows of matrix `i`. Lane `l` receives two neighbours of row `l / 4`, or of column `l / 4` if
+/// transposed.
 fn load(
     warp: &mut Warp,
     block: &mut BlockState<'_>,
@@ -82,13 +84,13 @@ fn load(
     Ok(())
 }
 
-/// Returns both halves of a register of a lane.
+/// Returns both halves of a register of a lane as f32.
 fn halves(format: HalfFormat, value: u64) -> [f32; 2] {
     [widen_half(format, low_half(value)), widen_half(format, low_half(value >> 16))]
 }
 
-/// Register `i` of lane `l` has row `l / 4 + 8 (i % 2)`, and columns `2 (l % 4) + 8 (i / 2)` and the
-/// next.
+/// Assembles matrix `a` from its fragments. Register `i` of lane `l` has two elements of row
+/// `l / 4 + 8 (i % 2)`: those of column `2 (l % 4) + 8 (i / 2)` and the next.
 fn unpack_a(format: HalfFormat, registers: &[LaneValues; 4]) -> [[f32; K]; M] {
     let mut matrix = [[0.0; K]; M];
     for (i, values) in registers.iter().enumerate() {
@@ -100,7 +102,8 @@ fn unpack_a(format: HalfFormat, registers: &[LaneValues; 4]) -> [[f32; K]; M] {
     matrix
 }
 
-/// Register `i` of lane `l` has column `l / 4`, and rows `2 (l % 4) + 8 i` and the next.
+/// Assembles matrix `b` from its fragments. Register `i` of lane `l` has two elements of column
+/// `l / 4`: those of row `2 (l % 4) + 8 i` and the next.
 fn unpack_b(format: HalfFormat, registers: &[LaneValues; 2]) -> [[f32; N]; K] {
     let mut matrix = [[0.0; N]; K];
     for (i, values) in registers.iter().enumerate() {
@@ -112,7 +115,8 @@ fn unpack_b(format: HalfFormat, registers: &[LaneValues; 2]) -> [[f32; N]; K] {
     matrix
 }
 
-/// Position of register `i` of a lane in the sums.
+/// Returns the row and the column of the element of matrices `c` and `d` that register `i` of a
+/// lane has, an f32.
 const fn position_c(lane: usize, i: usize) -> (usize, usize) {
     (lane / 4 + 8 * (i / 2), lane % 4 * 2 + i % 2)
 }
@@ -139,8 +143,8 @@ fn pack_c(matrix: &[[f32; N]; M]) -> [LaneValues; 4] {
     registers
 }
 
-/// Adds in ascending order of `k` in f32. The products are exact: 16-bit floats have at most 11
-/// significant bits.
+/// Adds the product of `a` and `b` to the sums, in ascending order of `k` and in f32. The products
+/// are exact: 16-bit floats have at most 11 significant bits.
 fn multiply(sums: &mut [[f32; N]; M], a: &[[f32; K]; M], b: &[[f32; N]; K]) {
     for (sums, a) in sums.iter_mut().zip(a) {
         for (factor, b) in a.iter().zip(b) {

@@ -59,7 +59,8 @@ pub(super) fn load(
     })
 }
 
-/// A signed value narrower than its register is sign-extended to 32 bits.
+/// Extends a loaded value to its register. A signed value narrower than 32 bits is sign-extended to
+/// them, and others are zero-extended.
 fn extend(scalar: ScalarType, value: u64) -> u64 {
     match scalar {
         ScalarType::Signed(width @ (BitWidth::Byte | BitWidth::Half)) => {
@@ -82,10 +83,11 @@ pub(super) fn store(
     let origin = block.origin(warp);
     let bytes = width.bytes() * sources.len();
     let mut data = [[0; VECTOR_BYTES_MAX]; LANES];
-    for (at, source) in sources.iter().enumerate() {
+    // Gather the bytes of each lane: the elements of its vector, one after the other.
+    for (element, source) in sources.iter().enumerate() {
         let values = warp.read(*source, &block.geometry);
         for (data, value) in data.iter_mut().zip(values) {
-            let target = data.iter_mut().skip(at * width.bytes()).take(width.bytes());
+            let target = data.iter_mut().skip(element * width.bytes()).take(width.bytes());
             target.zip(value.to_le_bytes()).for_each(|(target, byte)| *target = byte);
         }
     }
@@ -101,9 +103,9 @@ pub(super) fn store(
 
 /// Begins, commits and completes asynchronous copies.
 ///
-/// The source is read when the copy begins, and the target is written when the copy is waited for:
-/// the hardware may do both at any time between. The checks of shared memory make an access of the
-/// target between an error.
+/// The hardware may read the source and write the target at any time between the start of the copy
+/// and the wait for it. Here the source is read at the start, and the target is written at the
+/// wait. The checks of shared memory make an access of the target in between a fault.
 pub(super) fn copy(
     warp: &mut Warp,
     block: &mut BlockState<'_>,
@@ -127,7 +129,8 @@ pub(super) fn copy(
     }
 }
 
-/// Reads the sources of asynchronous copies and begins to write their targets.
+/// Reads the source of an asynchronous copy in each active lane, and begins to write its target. If
+/// fewer than `size` bytes are read, the rest of the target becomes zero.
 fn begin_copy(
     warp: &mut Warp,
     block: &mut BlockState<'_>,

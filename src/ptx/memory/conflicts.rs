@@ -1,10 +1,11 @@
 //! Detection of races in global memory.
 //!
-//! Blocks run in any order and at the same time, and there is no barrier between them. So a
-//! location that one block writes must not be accessed by another block in the same launch. Within
-//! a block, two warps may access a location that one of them writes if a barrier is between, which
-//! is as in shared memory (see `shared`). A location that is read through the cache for read-only
-//! data must not be written in the launch at all (PTX ISA 8.4, "ld.global.nc").
+//! On a GPU, blocks run in any order and at the same time, and there is no barrier between them. So
+//! a location that one block writes must not be accessed by another block in the same launch.
+//! Within a block, two warps may access a location that one of them writes if a barrier separates
+//! the accesses, as in shared memory (see `shared`). A location that is read through the cache for
+//! read-only data (a *constant* here) must not be written in the launch at all (PTX ISA 8.4,
+//! "ld.global.nc").
 
 use crate::fault::FaultKind;
 
@@ -16,26 +17,31 @@ const PAGE_LOCATIONS: usize = 2048;
 /// Reader of a location that several blocks have read.
 const SEVERAL: u32 = u32::MAX;
 
-/// The warp that accesses a location, and when.
+/// The warp and the epoch of an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AccessOrigin {
     /// Number of the block in the grid.
     pub(crate) block: u32,
     pub(crate) warp: u8,
-    /// Number of barriers that the block has passed.
+    /// Epoch of the block (see `shared`).
     pub(crate) epoch: u32,
 }
 
-/// The accesses to a location in this launch. Blocks are their number plus one, or zero for none.
+/// The accesses to a location in this launch. A block is stored as its number plus one, and no
+/// block as 0.
 #[derive(Debug, Clone, Copy, Default)]
 struct LocationAccess {
+    /// The block that has written.
     writer: u32,
+    /// The block that has read, or [`SEVERAL`].
     reader: u32,
-    /// Epochs of the last write of the writer and of the last read of the reader.
+    /// Epoch of the last write.
     write_epoch: u32,
+    /// Epoch of the last read, if one block has read.
     read_epoch: u32,
+    /// Warp of the last write.
     write_warp: u8,
-    /// It was read as a constant.
+    /// `true` if the location was read as a constant.
     is_constant: bool,
     /// Warps of the reader that have read in `read_epoch`, one bit each.
     read_warps: u32,
@@ -43,7 +49,8 @@ struct LocationAccess {
 
 type AccessPage = Box<[LocationAccess]>;
 
-/// The accesses of the blocks of one launch to an allocation.
+/// The accesses of the blocks of one launch to an allocation, by page. A page without an access may
+/// be absent.
 #[derive(Debug, Default)]
 pub(super) struct BlockConflicts(Vec<Option<AccessPage>>);
 
@@ -93,6 +100,7 @@ impl BlockConflicts {
         })
     }
 
+    /// Calls `record` with each location of an access.
     fn visit(
         &mut self,
         start: usize,
@@ -142,6 +150,7 @@ impl LocationAccess {
         conflicts.then(|| format!("a read of warp {} without a barrier", others.trailing_zeros()))
     }
 
+    /// Adds a read. Once two blocks have read, warps and epochs no longer matter.
     fn add_reader(&mut self, origin: AccessOrigin) {
         if self.reader != 0 && self.reader != origin.block + 1 {
             self.reader = SEVERAL;
@@ -154,7 +163,8 @@ impl LocationAccess {
     }
 }
 
-/// The address is relative to the allocation; the caller replaces it.
+/// Returns the fault of a race. Its address is relative to the allocation; the caller makes it
+/// absolute.
 fn race(location: usize, access: &'static str, other: String) -> FaultKind {
     FaultKind::GlobalRace { address: (location * LOCATION_BYTES) as u64, access, other }
 }

@@ -19,11 +19,12 @@ pub struct DevicePointer(u64);
 #[derive(Debug)]
 struct GlobalAllocation {
     data: Vec<u8>,
+    /// Bytes that are no longer poison.
     written: WrittenBytes,
     conflicts: BlockConflicts,
 }
 
-/// All allocations of a device.
+/// All allocations of a device, in the order in which they were made; `None` for freed ones.
 #[derive(Debug)]
 pub(crate) struct GlobalMemory(Vec<Option<GlobalAllocation>>);
 
@@ -63,8 +64,8 @@ impl GlobalMemory {
 
     /// Frees an allocation. Its addresses are not used again, so later accesses are detected.
     pub(crate) fn free(&mut self, pointer: DevicePointer) -> Result<(), FaultKind> {
-        let (number, offset) = split(pointer.0);
-        let allocation = number.and_then(|number| self.0.get_mut(number)).filter(|_| offset == 0);
+        let (index, offset) = split(pointer.0);
+        let allocation = index.and_then(|index| self.0.get_mut(index)).filter(|_| offset == 0);
         match allocation.and_then(Option::take) {
             Some(_) => Ok(()),
             None => Err(outside(pointer.0, 0)),
@@ -98,7 +99,8 @@ impl GlobalMemory {
         }
     }
 
-    /// Reads for a thread of a warp. A constant must not be written in the same launch.
+    /// Reads for a thread of a warp. `is_constant`: the read is through the cache for read-only
+    /// data, so that the location must not be written in the same launch.
     pub(crate) fn read(
         &mut self,
         address: u64,
@@ -117,7 +119,7 @@ impl GlobalMemory {
         allocation.data.get(offset..offset + bytes).ok_or_else(|| outside(address, bytes))
     }
 
-    /// Checks the address of an access without bytes: it has to be aligned and in an allocation.
+    /// Checks that an address is aligned and in an allocation, without an access to its memory.
     pub(crate) fn check_address(&mut self, address: u64, alignment: usize) -> Result<(), FaultKind> {
         let (allocation, offset) = self.find(address, 0)?;
         if offset >= allocation.data.len() {
@@ -142,15 +144,15 @@ impl GlobalMemory {
         Ok(())
     }
 
-    /// Returns the allocation of an address, and the offset in it.
+    /// Returns the allocation of an address, and the offset in it. `bytes` is only for the fault.
     fn find(&mut self, address: u64, bytes: usize) -> Result<(&mut GlobalAllocation, usize), FaultKind> {
-        let (number, offset) = split(address);
-        let allocation = number.and_then(|number| self.0.get_mut(number)).and_then(Option::as_mut);
+        let (index, offset) = split(address);
+        let allocation = index.and_then(|index| self.0.get_mut(index)).and_then(Option::as_mut);
         allocation.map(|allocation| (allocation, offset)).ok_or_else(|| outside(address, bytes))
     }
 }
 
-/// Returns the number of the allocation, and the offset in it.
+/// Returns the index of the allocation of an address, or `None` for null, and the offset in it.
 fn split(address: u64) -> (Option<usize>, usize) {
     (index(address >> OFFSET_BITS).checked_sub(1), index(address & OFFSET_MASK))
 }

@@ -1,8 +1,8 @@
 //! Shared memory of a block: bounds, poison, incomplete asynchronous copies, and races of warps.
 //!
-//! Race detection is by epochs, as in vector-clock detectors that are specialised to barriers: the
-//! epoch of a block is the number of barriers that it has passed. Two warps may access a location
-//! in one epoch only if both read it.
+//! Race detection is by epochs, as in vector-clock detectors that are specialised to barriers: a
+//! new epoch begins after each barrier of the block. Two warps may access a location in one epoch
+//! only if both read it.
 
 use super::poison::WrittenBytes;
 use super::{MemoryAccess, check_access};
@@ -15,8 +15,11 @@ const LOCATION_BYTES: usize = 2;
 /// The last accesses to a location. Epoch 0 is before every access.
 #[derive(Debug, Clone, Copy, Default)]
 struct LocationAccess {
+    /// Epoch of the last write.
     write_epoch: u32,
+    /// Warp of the last write.
     writer: u8,
+    /// Epoch of the last read.
     read_epoch: u32,
     /// Warps that have read in `read_epoch`, one bit each: a block has at most 32.
     readers: u32,
@@ -26,10 +29,13 @@ struct LocationAccess {
 #[derive(Debug)]
 pub(crate) struct SharedMemory {
     data: Vec<u8>,
+    /// Bytes that are no longer poison.
     written: WrittenBytes,
-    /// Bytes that an asynchronous copy writes that was not waited for.
+    /// Targets of the asynchronous copies that have not been waited for.
     copying: WrittenBytes,
+    /// The last accesses to each location.
     accesses: Vec<LocationAccess>,
+    /// Number of the epoch: 1 plus the number of barriers that the block has passed.
     epoch: u32,
 }
 
@@ -75,8 +81,8 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Begins an asynchronous copy. Its bytes must not be accessed until it ends, by other copies
-    /// neither. It may write at any time until then, so it counts as a write in this epoch.
+    /// Begins an asynchronous copy. Until it ends, its target must not be accessed, not even by
+    /// another copy. It may write at any time until then, so it counts as a write in this epoch.
     pub(crate) fn begin_copy(&mut self, address: u64, bytes: usize, warp: u8) -> Result<(), FaultKind> {
         let start = self.locate(address, bytes)?;
         self.check_pending(start, address, bytes)?;
@@ -97,7 +103,8 @@ impl SharedMemory {
         self.epoch
     }
 
-    /// Refuses a write where an asynchronous copy is pending: either may be the last.
+    /// Refuses a write where an asynchronous copy is pending, because either of them may be the
+    /// last one on a GPU.
     fn check_pending(&self, start: usize, address: u64, bytes: usize) -> Result<(), FaultKind> {
         if self.copying.intersects(start, bytes) {
             return Err(FaultKind::PendingCopy { address, bytes });
@@ -105,11 +112,13 @@ impl SharedMemory {
         Ok(())
     }
 
+    /// Checks the bounds and the alignment of an access. Returns its offset.
     fn locate(&self, address: u64, bytes: usize) -> Result<usize, FaultKind> {
         let (space, offset) = (MemorySpace::Shared, index(address));
         check_access(MemoryAccess { space, address, offset, bytes, alignment: bytes }, self.data.len())
     }
 
+    /// Records a read, and fails if another warp has written in this epoch.
     fn record_read(&mut self, start: usize, bytes: usize, warp: u8) -> Result<(), FaultKind> {
         let epoch = self.epoch;
         for (at, access) in self.locations(start, bytes) {
@@ -124,6 +133,7 @@ impl SharedMemory {
         Ok(())
     }
 
+    /// Records a write, and fails if another warp has written or read in this epoch.
     fn record_write(&mut self, start: usize, bytes: usize, warp: u8) -> Result<(), FaultKind> {
         let epoch = self.epoch;
         for (at, access) in self.locations(start, bytes) {
@@ -139,6 +149,7 @@ impl SharedMemory {
         Ok(())
     }
 
+    /// Iterates over the locations of an access.
     fn locations(&mut self, start: usize, bytes: usize) -> impl Iterator<Item = (usize, &mut LocationAccess)> {
         let locations = start / LOCATION_BYTES..(start + bytes).div_ceil(LOCATION_BYTES);
         let accesses = self.accesses.get_mut(locations.clone()).unwrap_or_default();

@@ -11,20 +11,24 @@ const REGISTERS_MAX: usize = 1 << 16;
 /// Registers `name0` to `name<count - 1>`, declared together.
 #[derive(Debug)]
 struct RegisterBank {
+    /// Index of the first of them.
     first: usize,
     count: usize,
 }
 
-/// Names that a pair of braces declares.
+/// Names of registers that are declared within one pair of braces.
 #[derive(Debug, Default)]
 struct RegisterNames {
+    /// Banks by the prefix of their names.
     banks: HashMap<String, RegisterBank>,
+    /// Registers that are declared one by one.
     single: HashMap<String, Register>,
 }
 
-/// Variables of a state space, and its size so far.
+/// Variables of a state space, and its size so far, in bytes.
 #[derive(Debug, Default)]
 struct VariableSpace {
+    /// Offsets of the variables.
     offsets: HashMap<String, u64>,
     size: u64,
 }
@@ -32,23 +36,28 @@ struct VariableSpace {
 /// All names that an instruction can refer to.
 #[derive(Debug, Default)]
 pub(super) struct NameScope {
-    /// Inner scopes hide names of outer ones. Inline assembly opens them.
+    /// Names of the open braces, the innermost last: they hide those of outer ones. Inline assembly
+    /// has braces of its own.
     registers: Vec<RegisterNames>,
+    /// Names of all registers by their index, for faults.
     register_names: Vec<String>,
     shared: VariableSpace,
     local: VariableSpace,
     /// Arrays without a length: the dynamic shared memory.
     dynamic_shared: Vec<String>,
+    /// Offsets of the parameters in the arguments of a launch.
     parameters: HashMap<String, usize>,
 }
 
 // === impl NameScope ===
 
 impl NameScope {
+    /// Begins a scope, at an opening brace.
     pub(super) fn open(&mut self) {
         self.registers.push(RegisterNames::default());
     }
 
+    /// Ends the innermost scope, at a closing brace.
     pub(super) fn close(&mut self) {
         self.registers.pop();
     }

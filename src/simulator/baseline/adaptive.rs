@@ -12,43 +12,59 @@ use super::{BaselineQueue, BaselineRule};
 /// Factor of Clipper's decrease of the cap. The increase is one item.
 const AIMD_DOWN: f64 = 0.9;
 
-/// Constants of TF Serving's scheduler: initial and maximum limit of the batches in flight, number
-/// of batches between two adjustments, and the bounds of the relative step.
+/// Initial and maximum limit of the batches in flight of TF Serving's scheduler (ASBS).
 const ASBS_START: f64 = 3.0;
 const ASBS_MAX: f64 = 16.0;
+/// Number of batches between two adjustments of that limit.
 const ASBS_BATCHES: u32 = 1000;
+/// Bounds of an adjustment, as a part of the limit.
 const ASBS_STEP_MAX: f64 = 1.0 / 8.0;
 const ASBS_STEP_MIN: f64 = 1.0 / 128.0;
 
-/// Period and initial cap of the controller, which acts once per second, as a scrape loop would.
+/// Period of the p99 controller: a control loop outside of the proxy would read metrics as often.
 const LOOP_PERIOD: Duration = Duration::from_secs(1);
+/// Initial cap of the p99 controller.
 const LOOP_START: f64 = 32.0;
 
+/// [`Baseline::Aimd`](super::Baseline::Aimd).
 #[derive(Debug)]
 pub(super) struct Aimd {
     queue: BaselineQueue,
+    /// Maximum number of items in a batch.
     cap: f64,
 }
 
+/// [`Baseline::NaiveLoop`](super::Baseline::NaiveLoop).
 #[derive(Debug)]
 pub(super) struct CapByP99 {
     queue: BaselineQueue,
+    /// Maximum number of items in a batch.
     cap: f64,
+    /// Latencies of the calls that were answered since the last adjustment.
     latencies: Vec<Duration>,
+    /// Instant of the next adjustment.
     next: Tick,
 }
 
+/// [`Baseline::Asbs`](super::Baseline::Asbs).
 #[derive(Debug)]
 pub(super) struct AdaptiveSharedBatch {
     queue: BaselineQueue,
+    /// Maximum number of items in a batch.
     items: u32,
+    /// Maximum number of batches in flight.
     limit: f64,
+    /// Number of batches since the last adjustment.
     batches: u32,
+    /// Sum of the latencies of their first calls, in seconds.
     sum: f64,
+    /// Mean of these latencies at the last adjustment.
     last_mean: f64,
-    /// The previous adjustment observed a lower mean latency.
+    /// `true` if the mean had fallen at the last adjustment.
     was_better: bool,
+    /// `true` if the limit is being raised.
     is_rising: bool,
+    /// Size of the next adjustment, as a part of the limit.
     step: f64,
 }
 
@@ -121,6 +137,7 @@ impl BaselineRule for CapByP99 {
     }
 }
 
+/// Sends a batch of the oldest queue, unless one is in flight.
 fn send_one(queue: &mut BaselineQueue, proxy: &mut SimProxy, items: u32) {
     if queue.in_flight == 0
         && let Some(key) = queue.oldest_key()
@@ -148,10 +165,10 @@ impl AdaptiveSharedBatch {
 
     fn adjust_limit(&mut self) {
         let mean = self.sum / f64::from(self.batches);
-        let better = mean < self.last_mean;
+        let is_better = mean < self.last_mean;
         // Without an improvement the direction is reversed and the step halved; after two
         // improvements in sequence the step is doubled.
-        if !better {
+        if !is_better {
             self.is_rising = !self.is_rising;
             self.step = (self.step / 2.0).max(ASBS_STEP_MIN);
         } else if self.was_better {
@@ -159,7 +176,7 @@ impl AdaptiveSharedBatch {
         }
         let by = if self.is_rising { self.step } else { -self.step };
         self.limit = (self.limit * (1.0 + by)).clamp(1.0, ASBS_MAX);
-        (self.last_mean, self.was_better, self.batches, self.sum) = (mean, better, 0, 0.0);
+        (self.last_mean, self.was_better, self.batches, self.sum) = (mean, is_better, 0, 0.0);
     }
 }
 

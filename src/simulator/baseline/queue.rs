@@ -7,16 +7,21 @@ use crate::batching::{CallId, KeyId};
 use super::super::batch::{BatchCompletion, ResponseStatus};
 use super::super::proxy::SimProxy;
 
+/// The queued calls of all merge keys, and the number of batches in flight.
 #[derive(Debug, Default)]
 pub(super) struct BaselineQueue {
-    lines: BTreeMap<KeyId, KeyQueue>,
+    key_queues: BTreeMap<KeyId, KeyQueue>,
     /// Number of batches in flight.
     pub(super) in_flight: u32,
 }
 
+/// The queue of one merge key.
 #[derive(Debug, Default)]
 struct KeyQueue {
+    /// Calls in order of arrival. Those of a batch that was refused for overload are in front
+    /// again.
     calls: VecDeque<CallId>,
+    /// Number of their items.
     items: u32,
 }
 
@@ -25,43 +30,44 @@ struct KeyQueue {
 impl BaselineQueue {
     pub(super) fn push(&mut self, proxy: &SimProxy, id: CallId) {
         let call = &proxy.arrival(id).call;
-        let line = self.lines.entry(call.key).or_default();
-        line.calls.push_back(id);
-        line.items += call.items;
+        let key_queue = self.key_queues.entry(call.key).or_default();
+        key_queue.calls.push_back(id);
+        key_queue.items += call.items;
     }
 
     pub(super) fn remove(&mut self, proxy: &SimProxy, key: KeyId, id: CallId) {
-        if let Some(line) = self.lines.get_mut(&key)
-            && let Some(place) = line.calls.iter().position(|queued| *queued == id)
+        if let Some(key_queue) = self.key_queues.get_mut(&key)
+            && let Some(place) = key_queue.calls.iter().position(|queued| *queued == id)
         {
-            line.calls.remove(place);
-            line.items -= proxy.arrival(id).call.items;
+            key_queue.calls.remove(place);
+            key_queue.items -= proxy.arrival(id).call.items;
         }
     }
 
     pub(super) fn keys(&self) -> Vec<KeyId> {
-        self.lines.keys().copied().collect()
+        self.key_queues.keys().copied().collect()
     }
 
     /// Returns the key with the head that arrived first.
     pub(super) fn oldest_key(&self) -> Option<KeyId> {
-        let heads = self.lines.iter().filter_map(|(key, line)| line.calls.front().map(|head| (*head, *key)));
+        let heads =
+            self.key_queues.iter().filter_map(|(key, key_queue)| key_queue.calls.front().map(|head| (*head, *key)));
         heads.min().map(|(_, key)| key)
     }
 
     pub(super) fn items(&self, key: KeyId) -> u32 {
-        self.lines.get(&key).map_or(0, |line| line.items)
+        self.key_queues.get(&key).map_or(0, |key_queue| key_queue.items)
     }
 
     pub(super) fn head(&self, key: KeyId) -> Option<CallId> {
-        self.lines.get(&key)?.calls.front().copied()
+        self.key_queues.get(&key)?.calls.front().copied()
     }
 
     pub(super) fn newest(&self, key: KeyId) -> Option<CallId> {
-        self.lines.get(&key)?.calls.back().copied()
+        self.key_queues.get(&key)?.calls.back().copied()
     }
 
-    /// Expires the head of a queue.
+    /// Expires the head of the queue of a key.
     pub(super) fn expire_head(&mut self, proxy: &mut SimProxy, key: KeyId) {
         if let Some(id) = self.pop(proxy, key) {
             proxy.expire(id);
@@ -95,9 +101,9 @@ impl BaselineQueue {
             (ResponseStatus::Overloaded, members) => {
                 for &id in members.iter().rev() {
                     let call = &proxy.arrival(id).call;
-                    let line = self.lines.entry(call.key).or_default();
-                    line.calls.push_front(id);
-                    line.items += call.items;
+                    let key_queue = self.key_queues.entry(call.key).or_default();
+                    key_queue.calls.push_front(id);
+                    key_queue.items += call.items;
                 }
             }
             (ResponseStatus::TooLarge { .. } | ResponseStatus::OutOfMemory, [id]) => proxy.refuse(*id),
@@ -112,11 +118,11 @@ impl BaselineQueue {
     }
 
     fn pop(&mut self, proxy: &SimProxy, key: KeyId) -> Option<CallId> {
-        let line = self.lines.get_mut(&key)?;
-        let id = line.calls.pop_front()?;
-        line.items -= proxy.arrival(id).call.items;
-        if line.calls.is_empty() {
-            self.lines.remove(&key);
+        let key_queue = self.key_queues.get_mut(&key)?;
+        let id = key_queue.calls.pop_front()?;
+        key_queue.items -= proxy.arrival(id).call.items;
+        if key_queue.calls.is_empty() {
+            self.key_queues.remove(&key);
         }
         Some(id)
     }

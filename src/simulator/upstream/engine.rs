@@ -10,19 +10,24 @@ use super::super::event_queue::{EventQueue, SimEvent, UpstreamStep};
 use super::super::random::RandomStream;
 use super::{BatchingServer, REFUSAL, duration, millis};
 
+/// A [`BatchingServer`] in a run.
 #[derive(Debug)]
 pub(crate) struct EngineState {
     spec: BatchingServer,
     draw: RandomStream,
     /// Batches in the front end, in order of sending.
     arriving: VecDeque<BatchPart>,
+    /// Batches, or the rest of one, that wait for an iteration.
     queue: VecDeque<BatchPart>,
     /// Parts that the current iteration processes.
     round: Vec<BatchPart>,
     /// Number of unfinished items of each batch.
     left: BTreeMap<SimBatchId, u32>,
+    /// Instant at which the thread of the front end is free.
     front_free: Tick,
+    /// Number of items from their arrival to the end of their iteration.
     inside: u32,
+    /// Total time of the iterations.
     busy_millis: f64,
 }
 
@@ -32,7 +37,9 @@ pub(crate) struct EngineState {
 struct BatchPart {
     id: SimBatchId,
     items: u32,
+    /// Mean weight of an item of the batch.
     weight: u64,
+    /// Weight of the heaviest item of the batch.
     max: u64,
 }
 
@@ -83,6 +90,7 @@ impl EngineState {
         if capacity > 0.0 { self.busy_millis / capacity } else { 0.0 }
     }
 
+    /// Ends an iteration, and answers the batches without unfinished items.
     fn finish(&mut self, now: Tick, agenda: &mut EventQueue) {
         for part in self.round.drain(..) {
             self.inside -= part.items;
@@ -95,6 +103,7 @@ impl EngineState {
         }
     }
 
+    /// Begins an iteration if none is in progress and batches are queued.
     fn iterate(&mut self, now: Tick, agenda: &mut EventQueue) {
         if !self.round.is_empty() || self.queue.is_empty() {
             return;

@@ -11,15 +11,20 @@ use super::super::event_queue::{EventQueue, SimEvent, UpstreamStep};
 use super::super::random::RandomStream;
 use super::{REFUSAL, SlotServer, duration, millis};
 
+/// A [`SlotServer`] in a run.
 #[derive(Debug)]
 pub(crate) struct SlotServerState {
     spec: SlotServer,
     draw: RandomStream,
     /// Batches in transit or in host work before the slots, in order of sending.
     arriving: VecDeque<(SimBatchId, BatchLoad)>,
+    /// Batches that wait for a slot.
     queue: VecDeque<(SimBatchId, BatchLoad)>,
+    /// Number of slots in use.
     running: u32,
+    /// Number of executions that were begun.
     served: u32,
+    /// Total time of the executions.
     busy_millis: f64,
 }
 
@@ -42,8 +47,8 @@ impl SlotServerState {
             return;
         }
         self.arriving.push_back((id, load));
-        let late = self.draw_jitter();
-        let enters = now.after(self.spec.round_trip / 2 + self.spec.host_before + late);
+        let jitter = self.draw_jitter();
+        let enters = now.after(self.spec.round_trip / 2 + self.spec.host_before + jitter);
         agenda.schedule(enters, SimEvent::Upstream(UpstreamStep::Enter));
     }
 
@@ -53,8 +58,8 @@ impl SlotServerState {
             UpstreamStep::Enter => self.queue.extend(self.arriving.pop_front()),
             UpstreamStep::Done(id, status) => {
                 self.running -= 1;
-                let late = self.draw_jitter();
-                let back = now.after(self.spec.host_after + self.spec.round_trip / 2 + late);
+                let jitter = self.draw_jitter();
+                let back = now.after(self.spec.host_after + self.spec.round_trip / 2 + jitter);
                 agenda.schedule(back, SimEvent::Answer(id, status));
             }
             UpstreamStep::Slots | UpstreamStep::IterationEnd | UpstreamStep::Tick(_) => {}
@@ -73,20 +78,22 @@ impl SlotServerState {
         if capacity > 0.0 { self.busy_millis / capacity } else { 0.0 }
     }
 
+    /// Returns the number of slots at this instant.
     fn slots(&self, now: Tick) -> u32 {
         let changed = self.spec.slot_changes.iter().rev().find(|(at, _)| *at <= now);
         changed.map_or(self.spec.slots, |(_, slots)| *slots)
     }
 
+    /// Returns the status with which a batch is refused before it is queued, if it exceeds a limit.
     fn refusal(&self, now: Tick, load: BatchLoad) -> Option<ResponseStatus> {
         let ceilings = &self.spec.ceilings;
         if ceilings.lifted_at.is_some_and(|at| now >= at) {
             return None;
         }
-        let items = ceilings.items_max.is_some_and(|max| load.items > max);
-        let weight = ceilings.weight_max.is_some_and(|max| load.sum > max);
-        let limit = ceilings.items_max.filter(|_| ceilings.named && items);
-        (items || weight).then_some(ResponseStatus::TooLarge { limit })
+        let exceeds_items = ceilings.items_max.is_some_and(|max| load.items > max);
+        let exceeds_weight = ceilings.weight_max.is_some_and(|max| load.sum > max);
+        let limit = ceilings.items_max.filter(|_| ceilings.named && exceeds_items);
+        (exceeds_items || exceeds_weight).then_some(ResponseStatus::TooLarge { limit })
     }
 
     fn exceeds_memory(&self, now: Tick, load: BatchLoad) -> bool {
@@ -95,6 +102,7 @@ impl SlotServerState {
             && ceilings.memory_max.is_some_and(|max| load.padded_weight() > max)
     }
 
+    /// Begins executions while batches wait and slots are free.
     fn fill(&mut self, now: Tick, agenda: &mut EventQueue) {
         while self.running < self.slots(now) {
             let Some((id, load)) = self.queue.pop_front() else { return };
@@ -116,6 +124,7 @@ impl SlotServerState {
         if mean.is_zero() { mean } else { duration(self.draw.exponential(millis(mean))) }
     }
 
+    /// Draws the time of an execution that begins now, in milliseconds.
     fn draw_execution_time(&mut self, now: Tick, load: BatchLoad) -> f64 {
         let spec = &self.spec;
         let mut time = spec.curve.millis(load) * (self.draw.normal() * spec.sigma).exp();

@@ -16,7 +16,7 @@ use crate::criteria::{Comparison, Metric};
 
 /// Presets and the share of the SLO that they may hold a call, in thousandths.
 const PRESETS: [(&str, u32); 3] = [("latency", 0), ("balanced", 100), ("throughput", 400)];
-/// Reference values of the prototype: busy share and mean in milliseconds, by rate and preset.
+/// Reference values: busy share and mean in milliseconds, by rate and preset.
 const PRESET_RATES: [(f64, [(f64, f64); 3]); 3] = [
     (300.0, [(0.81, 6.7), (0.57, 8.4), (0.26, 17.4)]),
     (1000.0, [(0.96, 8.8), (0.89, 9.2), (0.45, 20.2)]),
@@ -28,7 +28,7 @@ const BUSY_TOLERANCE: f64 = 0.03;
 const MEAN_FACTOR: f64 = 1.06;
 /// Goodput that counts as nearly everything in time.
 const NEARLY_ALL: f64 = 0.998;
-/// Tolerance below the prototype's goodput, for other arrivals and other seeds.
+/// Tolerance below a reference goodput, for other arrivals and other seeds.
 const GOODPUT_TOLERANCE: f64 = 0.02;
 /// Latency that only clients observe, and the maximum error of the shift that is found.
 const OUTSIDE: Duration = Duration::from_millis(12);
@@ -40,9 +40,9 @@ const EARLY: Tick = Tick::from_millis(2000);
 /// Offset of the seeds of a run that a warm core learns from: other arrivals than in the judged
 /// run.
 const TRAINING_SEED_OFFSET: u64 = 1000;
-/// SLOs near the 4.25 ms of an unbatched call, in milliseconds, with the prototype's goodput and
-/// the tolerance below it. BentoML's cork is about 3 percentage points better there, which is
-/// known; it is shown for comparison.
+/// SLOs near the 4.25 ms of an unbatched call, in milliseconds, with the reference goodput and the
+/// tolerance below it. BentoML's cork is about 3 percentage points better there, which is known; it
+/// is shown for comparison.
 const NEAR_SLOS: [(u64, f64, f64); 4] =
     [(6, 0.195, GOODPUT_TOLERANCE), (9, 0.552, GOODPUT_TOLERANCE), (12, 0.826, GOODPUT_TOLERANCE), (18, 0.998, 0.002)];
 

@@ -5,37 +5,41 @@ use std::time::Duration;
 use super::{NoHarmReport, WindowRatio};
 use crate::criteria::{Comparison, CriterionResult, Metric};
 
-/// Limits of the rate relative to direct calls: no row is below `RATE_LEAST` in any window, and at
-/// most `ROWS_BELOW_MAX` rows are below `RATE`.
+/// Minimum rate in a window, relative to direct calls, except in the first one after a change.
 const RATE_LEAST: f64 = 0.9;
+/// Rate in a window below which a row is counted, and maximum number of such rows.
 const RATE: f64 = 0.97;
 const ROWS_BELOW_MAX: u32 = 40;
-/// Limits of the mean and the p99 relative to direct calls. Calls of a test take longer, so the p99
-/// of a window with a test has its own limit: `TESTED_MAX` at a server where a batch of two costs
-/// less than `PAIR_CHEAP` calls, otherwise `PAIR_MAX`.
+/// Maximum mean and maximum p99 in a window, relative to direct calls.
 const LATENCY_MAX: f64 = 1.05;
+/// Maximum p99 in a window with a test, because the calls of a test take longer, at a server where
+/// a batch of two costs less than `PAIR_CHEAP` calls.
 const TESTED_MAX: f64 = 1.3;
 const PAIR_CHEAP: f64 = 1.3;
+/// The same at any other server.
 const PAIR_MAX: f64 = 2.0;
 /// Minimum rate in the first window after a change.
 const CHANGED_LEAST: f64 = 0.85;
-/// Additional room has to be used after this number of seconds, or of service times if that is
-/// longer: from then on at least `ROOM_RATE` of direct's rate is required.
+/// A server that executes more calls at once after a change has room, which has to be used after
+/// this number of seconds, or of service times if that is longer: from then on at least `ROOM_RATE`
+/// of direct's rate is required.
 const ROOM_SECONDS: f64 = 3.0;
 const ROOM_SERVICES: f64 = 5.0;
 const ROOM_RATE: f64 = 0.95;
-/// Batches have to be formed for reduced room after this number of sojourn times of direct callers:
-/// at least `BATCHED_RATE` times direct's rate is required, where three to ten times are possible.
+/// At a server that executes fewer calls at once after a change, batches have to be formed after
+/// this number of sojourn times of direct callers: at least `BATCHED_RATE` times direct's rate is
+/// required, where three to ten times are possible.
 const BATCHED_SOJOURNS: f64 = 15.0;
 const BATCHED_RATE: f64 = 1.5;
 
 /// The criteria of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum HarmCriteria {
-    /// No harm in any window. With `reach`, this many times direct's rate in the second half of the
-    /// windows. `pair` is the cost of a batch of two, in unbatched calls.
+    /// The limits of rate, mean and p99 in every window. `pair` is the cost of a batch of two, in
+    /// unbatched calls. `reach` is the required rate in the second half of the windows, as a
+    /// multiple of direct's, where batching pays.
     Row { pair: f64, reach: Option<f64> },
-    /// No harm by changes, and the requirements of each phase.
+    /// The limits of the rate in every window, and the requirements of each phase.
     Change(Vec<ServerPhase>),
 }
 
@@ -44,12 +48,13 @@ pub(super) enum HarmCriteria {
 pub(super) struct ServerPhase {
     /// First window of the phase.
     pub(super) from: usize,
+    /// Time of an unbatched call.
     pub(super) service: f64,
     /// Sojourn time of direct callers.
     pub(super) sojourn: f64,
-    /// `true` if it executes more calls at once than the phase before.
+    /// `true` if the server executes more calls at once than in the phase before.
     pub(super) has_more_slots: bool,
-    /// `true` if it executes fewer calls at once than there are callers.
+    /// `true` if the server executes fewer calls at once than there are callers.
     pub(super) has_queue: bool,
 }
 
@@ -71,6 +76,7 @@ pub(crate) struct HarmTotals {
 // === impl HarmCriteria ===
 
 impl HarmCriteria {
+    /// Evaluates the criteria over windows of this width.
     pub(super) fn judge(&self, windows: &[WindowRatio], width: Duration) -> Vec<CriterionResult> {
         match self {
             Self::Row { pair, reach } => judge_row(windows, *pair, *reach),
@@ -87,6 +93,7 @@ fn judge_row(windows: &[WindowRatio], pair: f64, reach: Option<f64>) -> Vec<Crit
     let mean = judged().max_by(|a, b| a.1.mean.total_cmp(&b.1.mean));
     let p99 = judged().max_by(|a, b| (a.1.p99 / p99_max(a.1)).total_cmp(&(b.1.p99 / p99_max(b.1))));
     let at = |place: usize| format!("direct's, window {}", place + 1);
+    // Of each figure, the worst window is reported.
     let mut verdicts = Vec::new();
     verdicts.extend(rate.map(|(place, ratio)| at_least(Metric::RateRatio, ratio.rate, RATE_LEAST, at(place))));
     verdicts.extend(mean.map(|(place, ratio)| at_most(Metric::MeanRatio, ratio.mean, LATENCY_MAX, at(place))));
@@ -108,9 +115,9 @@ fn judge_row(windows: &[WindowRatio], pair: f64, reach: Option<f64>) -> Vec<Crit
 
 fn judge_change(windows: &[WindowRatio], phases: &[ServerPhase], width: Duration) -> Vec<CriterionResult> {
     let width = width.as_secs_f64();
-    let changed = |place: usize| phases.iter().any(|phase| phase.from > 0 && phase.from == place);
+    let is_first = |place: usize| phases.iter().any(|phase| phase.from > 0 && phase.from == place);
     let least = |first: bool| {
-        let judged = windows.iter().enumerate().filter(|(place, _)| changed(*place) == first);
+        let judged = windows.iter().enumerate().filter(|(place, _)| is_first(*place) == first);
         judged.min_by(|a, b| a.1.rate.total_cmp(&b.1.rate))
     };
     let at = |place: usize| format!("direct's, window {}", place + 1);

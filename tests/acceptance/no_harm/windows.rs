@@ -9,7 +9,8 @@ use super::WindowRatio;
 
 /// Minimum number of direct answers for a window to be judged.
 const ANSWERS_MIN: u32 = 20;
-/// Number of direct answers below which a window may lack one set of requests in flight.
+/// Number of direct answers below which a window may have fewer answers than direct calls by the
+/// number of these in flight: as many may be answered just after its end.
 const ANSWERS_SURE: u32 = 100;
 /// Multiple of the p99 of direct calls within which a call of a test is answered: at a linear server,
 /// a batch of two takes twice as long as a call.
@@ -21,8 +22,11 @@ const OVERHEAD_MS: f64 = 0.3;
 /// The answers in a window, in all seeds together. Times are in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct AnswerWindow {
+    /// Number of answers.
     answers: u32,
+    /// Mean latency.
     mean: f64,
+    /// 99th percentile of the latency.
     p99: f64,
 }
 
@@ -40,6 +44,7 @@ pub(super) fn mark_tested_windows(tests: &[Vec<Tick>], direct: &[AnswerWindow], 
     tested
 }
 
+/// Returns the index of the window at an instant.
 fn window_index(at: Tick, width: Duration) -> usize {
     let number = at.since(Tick::default()).as_nanos() / width.as_nanos().max(1);
     usize::try_from(number).unwrap_or(usize::MAX - 1)
@@ -48,6 +53,7 @@ fn window_index(at: Tick, width: Duration) -> usize {
 // === impl AnswerWindow ===
 
 impl AnswerWindow {
+    /// Measures the first `count` windows of the runs together.
     pub(super) fn of(runs: &[RunResult], width: Duration, count: usize) -> Vec<Self> {
         let mut latencies: Vec<Vec<f64>> = vec![Vec::new(); count];
         for ended in runs.iter().flat_map(|run| &run.calls).filter(|ended| ended.outcome == CallOutcome::Answered) {

@@ -72,14 +72,19 @@ pub(crate) fn solve_smdp(rate_per_s: f64, times: &[f64]) -> SmdpSolution {
 
 /// The distribution of the number of items that arrive during one batch.
 struct ArrivalDistribution {
-    from: usize,
-    likely: Vec<f64>,
+    /// The least number that has a probability.
+    first: usize,
+    /// Probabilities of `first` and the numbers that follow it.
+    probabilities: Vec<f64>,
 }
 
 /// The process, truncated at a queue length.
 struct TruncatedProcess<'a> {
+    /// Items per millisecond.
     rate: f64,
+    /// Milliseconds of a batch, by batch size − 1.
     times: &'a [f64],
+    /// Maximum queue length. Items that arrive beyond it are lost.
     length: usize,
     /// Arrivals by batch size − 1.
     arrivals: Vec<ArrivalDistribution>,
@@ -88,8 +93,11 @@ struct TruncatedProcess<'a> {
 /// A banded square matrix.
 struct BandedMatrix {
     rows: usize,
+    /// Number of diagonals below the main diagonal.
     below: usize,
+    /// Number of all diagonals.
     width: usize,
+    /// The cells of each row that are on a diagonal of the band, row by row.
     cells: Vec<f64>,
 }
 
@@ -99,32 +107,33 @@ impl ArrivalDistribution {
     /// Computes the Poisson distribution with this mean, from the mode outwards, so that nothing
     /// underflows.
     fn new(mean: f64) -> Self {
+        // Probabilities relative to that of the mode, until they are normalized below.
         let mut up = vec![1.0];
         let mode = (0_usize..).take_while(|k| (*k as f64) < mean).last().unwrap_or(0);
-        let mut likely = 1.0;
+        let mut relative = 1.0;
         for k in mode + 1.. {
-            likely *= mean / k as f64;
-            if likely < PROBABILITY_MIN {
+            relative *= mean / k as f64;
+            if relative < PROBABILITY_MIN {
                 break;
             }
-            up.push(likely);
+            up.push(relative);
         }
         let mut down = Vec::new();
-        likely = 1.0;
+        relative = 1.0;
         for k in (1..=mode).rev() {
-            likely *= k as f64 / mean;
-            if likely < PROBABILITY_MIN {
+            relative *= k as f64 / mean;
+            if relative < PROBABILITY_MIN {
                 break;
             }
-            down.push(likely);
+            down.push(relative);
         }
-        let from = mode - down.len();
-        let mut all: Vec<f64> = down.into_iter().rev().chain(up).collect();
-        let sum: f64 = all.iter().sum();
-        for share in &mut all {
-            *share /= sum;
+        let first = mode - down.len();
+        let mut probabilities: Vec<f64> = down.into_iter().rev().chain(up).collect();
+        let sum: f64 = probabilities.iter().sum();
+        for probability in &mut probabilities {
+            *probability /= sum;
         }
-        Self { from, likely: all }
+        Self { first, probabilities }
     }
 }
 
@@ -138,14 +147,16 @@ impl<'a> TruncatedProcess<'a> {
     /// Improves the policy until no action is better. Returns its cost per millisecond.
     fn optimise(&self, policy: &mut Vec<usize>) -> f64 {
         let mut gain = f64::INFINITY;
-        let mut often = vec![0.0; self.length + 1];
-        often[0] = 1.0;
+        // Distribution of the queue length, which starts empty.
+        let mut distribution = vec![0.0; self.length + 1];
+        distribution[0] = 1.0;
         for _ in 0..ROUNDS_MAX {
             for _ in 0..WARMUP_STEPS {
-                often = self.step(policy, &often);
+                distribution = self.step(policy, &distribution);
             }
             // The most visited queue length serves as the regeneration point of the evaluation.
-            let home = often.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(queued, _)| queued);
+            let home =
+                distribution.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(queued, _)| queued);
             let Some((values, found)) = self.evaluate(policy, home) else { break };
             gain = found;
             let next = self.improve(policy, &values, gain);
@@ -158,26 +169,28 @@ impl<'a> TruncatedProcess<'a> {
     }
 
     /// Returns the distribution of the queue length after one more action.
-    fn step(&self, policy: &[usize], often: &[f64]) -> Vec<f64> {
-        let mut after = vec![0.0; often.len()];
-        for (queued, share) in often.iter().enumerate().filter(|(_, share)| **share > PROBABILITY_MIN) {
+    fn step(&self, policy: &[usize], before: &[f64]) -> Vec<f64> {
+        let mut after = vec![0.0; before.len()];
+        for (queued, share) in before.iter().enumerate().filter(|(_, share)| **share > PROBABILITY_MIN) {
             self.for_each_outcome(queued, policy[queued], |next, chance| after[next] += share * chance);
         }
         after
     }
 
-    /// Visits each queue length that an action leads to, with its probability.
-    fn for_each_outcome(&self, queued: usize, size: usize, mut tell: impl FnMut(usize, f64)) {
+    /// Visits each queue length that an action leads to, with its probability. A size of 0 is the
+    /// action to wait for the next arrival.
+    fn for_each_outcome(&self, queued: usize, size: usize, mut visit: impl FnMut(usize, f64)) {
         let Some(arrivals) = size.checked_sub(1).and_then(|i| self.arrivals.get(i)) else {
-            return tell((queued + 1).min(self.length), 1.0);
+            return visit((queued + 1).min(self.length), 1.0);
         };
-        for (k, chance) in arrivals.likely.iter().enumerate() {
-            tell((queued - size + arrivals.from + k).min(self.length), *chance);
+        for (k, chance) in arrivals.probabilities.iter().enumerate() {
+            visit((queued - size + arrivals.first + k).min(self.length), *chance);
         }
     }
 
-    /// Returns the cost and the duration of one action. Items queued or in the batch count for the
-    /// whole duration, and those that arrive during it for half of it.
+    /// Returns the cost of one action, in items × milliseconds, and its duration in milliseconds.
+    /// Items queued or in the batch count for the whole duration, and those that arrive during it
+    /// for half of it.
     fn stage_cost(&self, queued: usize, size: usize) -> (f64, f64) {
         let queued = queued as f64;
         match size.checked_sub(1).and_then(|i| self.times.get(i)) {
@@ -192,6 +205,8 @@ impl<'a> TruncatedProcess<'a> {
     /// Cost and time until `home` are solved for separately; their ratio over a whole cycle is the
     /// gain.
     fn evaluate(&self, policy: &[usize], home: usize) -> Option<(Vec<f64>, f64)> {
+        // One equation per queue length: its cost is that of its action, plus the expected cost of
+        // the queue length that follows, up to the next visit of `home`.
         let mut band = BandedMatrix::new(self.length + 1, self.times.len(), self.growth_max());
         let (mut costs, mut times): (Vec<f64>, Vec<f64>) =
             policy.iter().enumerate().map(|(queued, size)| self.stage_cost(queued, *size)).unzip();
@@ -221,10 +236,10 @@ impl<'a> TruncatedProcess<'a> {
         let last = values.last().copied().unwrap_or(0.0);
         let mut padded = values.to_vec();
         padded.resize(values.len() + self.growth_max() + 1, last);
-        let worth = |queued: usize, size: usize| {
+        let value_of = |queued: usize, size: usize| {
             let (cost, time) = self.stage_cost(queued, size);
             let after = match size.checked_sub(1).and_then(|i| self.arrivals.get(i)) {
-                Some(arrivals) => dot(&arrivals.likely, &padded[queued - size + arrivals.from..]),
+                Some(arrivals) => dot(&arrivals.probabilities, &padded[queued - size + arrivals.first..]),
                 None => padded[queued + 1],
             };
             cost - gain * time + after
@@ -234,10 +249,10 @@ impl<'a> TruncatedProcess<'a> {
                 // The queue is empty.
                 return 0;
             }
-            let mut best = (worth(queued, *current), *current);
+            let mut best = (value_of(queued, *current), *current);
             // At the truncation, waiting would lose items without any cost.
             for size in usize::from(queued == self.length)..=queued.min(self.times.len()) {
-                let value = worth(queued, size);
+                let value = value_of(queued, size);
                 if value < best.0 - IMPROVEMENT_MIN * best.0.abs().max(1.0) {
                     best = (value, size);
                 }
@@ -249,7 +264,7 @@ impl<'a> TruncatedProcess<'a> {
 
     /// Returns the maximum number of items that one action may add.
     fn growth_max(&self) -> usize {
-        self.arrivals.iter().map(|arrivals| arrivals.from + arrivals.likely.len()).max().unwrap_or(0).max(1)
+        self.arrivals.iter().map(|arrivals| arrivals.first + arrivals.probabilities.len()).max().unwrap_or(0).max(1)
     }
 }
 
@@ -261,12 +276,14 @@ impl BandedMatrix {
         Self { rows, below, width, cells: vec![0.0; rows * width] }
     }
 
+    /// Adds to a cell of the band.
     fn add(&mut self, row: usize, column: usize, value: f64) {
         self.cells[row * self.width + column + self.below - row] += value;
     }
 
-    /// Solves the system for two right-hand sides by elimination. No pivoting is needed: the rows
-    /// are probabilities of not reaching `home`, so the diagonal dominates.
+    /// Solves the system for two right-hand sides, in place, by elimination. Returns `None` if it
+    /// is nearly singular. No pivoting is needed: the rows are probabilities of not reaching
+    /// `home`, so the diagonal dominates.
     fn solve(&mut self, first: &mut [f64], second: &mut [f64]) -> Option<()> {
         let (below, above) = (self.below, self.width - self.below - 1);
         // Forward elimination.
@@ -317,6 +334,7 @@ fn most_efficient(times: &[f64]) -> usize {
     (1..=times.len()).max_by(|a, b| throughput(times, *a).total_cmp(&throughput(times, *b))).unwrap_or(0)
 }
 
+/// Returns the items per millisecond at a batch size.
 fn throughput(times: &[f64], size: usize) -> f64 {
     size.checked_sub(1).and_then(|i| times.get(i)).map_or(0.0, |time| size as f64 / time)
 }

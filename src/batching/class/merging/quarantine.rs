@@ -37,14 +37,18 @@ pub(in super::super) struct KeyQuarantine {
 #[derive(Debug, Clone)]
 struct KeyState {
     class: CostClassId,
-    /// Tenant of the last failed batch, and the number of batches of the class that had been
-    /// answered before it.
+    /// Tenant of the last failed batch.
     tenant: TenantId,
+    /// Number of batches of the class that had been answered as a whole before that one.
     whole_before: u64,
     last_used: Tick,
+    /// Number of batches that failed in a row.
     row: u32,
+    /// Number of batches that were answered as a whole since the last quarantine began.
     whole: u32,
+    /// End of the last quarantine.
     until: Option<Tick>,
+    /// Length of the next quarantine.
     next: Duration,
     /// Response to the last batch that put the key in quarantine.
     refusal: BatchRefusal,
@@ -124,7 +128,8 @@ impl KeyQuarantine {
         tenants.len() >= TENANTS_END_CLASS || failing().count() >= KEYS_END_CLASS
     }
 
-    /// Puts a merge key in quarantine, for twice as long as the last time.
+    /// Puts a merge key in quarantine, for twice as long as the last time. `base`: length of the
+    /// first quarantine.
     pub(in super::super) fn quarantine(
         &mut self,
         (now, base): (Tick, Duration),

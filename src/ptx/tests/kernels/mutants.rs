@@ -32,7 +32,8 @@ enum Detector {
     Convergence,
 }
 
-/// An edit of the PTX: an occurrence of a text, counted from zero, and its replacement.
+/// An edit of the PTX: a text, which of its occurrences is meant, counted from zero, and its
+/// replacement.
 type PtxEdit = (&'static str, usize, &'static str);
 
 /// A planted bug.
@@ -153,9 +154,10 @@ fn edit(ptx: &str, (text, occurrence, replacement): PtxEdit) -> String {
     format!("{before}{}", rest.replacen(text, replacement, 1))
 }
 
+/// Returns the check that failed, or `None` if no bug is meant for it.
 fn detector_of(error: &KernelError) -> Option<Detector> {
     let KernelError::Fault(fault) = error else { return Some(Detector::Numbers) };
-    assert!(fault.location.is_some(), "the fault has a place: {fault}");
+    assert!(fault.location.is_some(), "the fault has a location: {fault}");
     Some(match fault.kind {
         FaultKind::OutOfBounds { .. } => Detector::Bounds,
         FaultKind::Misaligned { .. } => Detector::Alignment,
