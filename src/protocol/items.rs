@@ -276,8 +276,9 @@ fn is_tokens(doc: &[u8], list: Span) -> bool {
     any
 }
 
-/// Writes the class of a call's items: for each array, the set of the classes of its items. Calls
-/// with different sets never share a batch.
+/// Writes the class of a call's items: for each array, the classes of its items in the order in which
+/// they first occur. Calls with different ones never share a batch. The order counts because servers
+/// choose a format by the first item, and a data frame takes its columns from its records in order.
 ///
 /// # Errors
 /// The items are of classes that may not be combined, or a key occurs twice in one of them.
@@ -293,6 +294,7 @@ pub(crate) fn class(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape, out: &
     }
     let mut item_class = Vec::new();
     for slot in &items.slots {
+        // Sorted, for the search.
         let mut classes: Vec<Vec<u8>> = Vec::new();
         for item in &slot.items {
             item_class.clear();
@@ -306,6 +308,8 @@ pub(crate) fn class(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape, out: &
                 Class::Text { objects } => text_class(doc, *item, objects, &mut item_class)?,
             }
             if let Err(place) = classes.binary_search(&item_class) {
+                out.extend_from_slice(&item_class);
+                out.push(b'|');
                 classes.insert(place, item_class.clone());
             }
         }
@@ -313,10 +317,6 @@ pub(crate) fn class(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape, out: &
         let is_mixed = |classes: &[Vec<u8>]| classes.iter().any(|class| class.first() != classes[0].first());
         if matches!(shape.class, Class::Text { .. }) && is_mixed(&classes) {
             return Err(ItemError::Form);
-        }
-        for class in classes {
-            out.extend_from_slice(&class);
-            out.push(b'|');
         }
         out.push(b';');
     }

@@ -5,8 +5,9 @@
 //! the call fail. A neighbour must neither change nor fail a response, so only items of one class
 //! share a batch. A class is encoded as bytes that are equal exactly if the classes are equal.
 //! Scalars are letters: `i` (integer), `I` (wider than 64 bits), `f`, `s`, `b` (boolean), `B`
-//! (base64 bytes), `n`. Lists are runs (`[f4,]`), and objects are sorted keys, each with the class
-//! of its value.
+//! (base64 bytes), `n`. Lists are runs (`[f4,]`), and objects are keys, each with the class of its
+//! value, in the order in which they are written: a data frame takes its columns from its first
+//! record, and a model that reads columns by position depends on their order.
 
 use super::{DuplicateKey, Elements, JsonType, Members, Span, is_integer, kind, unescape};
 
@@ -55,13 +56,15 @@ fn is_wide(number: &[u8]) -> bool {
     number.len() > 18 && std::str::from_utf8(number).is_ok_and(|digits| digits.parse::<i64>().is_err())
 }
 
-/// Appends the class of an object, made of its keys alone, for routes that carry text.
+/// Appends the class of an object, made of its sorted keys alone, for routes that carry text.
 ///
 /// # Errors
 /// A key occurs twice.
 pub(crate) fn write_keys_class(doc: &[u8], span: Span, out: &mut Vec<u8>) -> Result<(), DuplicateKey> {
+    let mut members = read_members(doc, span)?;
+    members.sort_by(|a, b| a.0.cmp(&b.0));
     out.push(b'{');
-    for (key, _) in sorted(doc, span)? {
+    for (key, _) in members {
         put_key(&key, out);
     }
     out.push(b'}');
@@ -104,7 +107,7 @@ fn list(doc: &[u8], span: Span, scalars: Base64Form, out: &mut Vec<u8>) -> Resul
 }
 
 fn object(doc: &[u8], span: Span, scalars: Base64Form, out: &mut Vec<u8>) -> Result<(), DuplicateKey> {
-    let members = sorted(doc, span)?;
+    let members = read_members(doc, span)?;
     if scalars != Base64Form::Plain
         && let [(key, value)] = members.as_slice()
         && **key == *b"b64"
@@ -122,13 +125,18 @@ fn object(doc: &[u8], span: Span, scalars: Base64Form, out: &mut Vec<u8>) -> Res
     Ok(())
 }
 
-type SortedMember<'a> = (std::borrow::Cow<'a, [u8]>, Span);
+type KeyedValue<'a> = (std::borrow::Cow<'a, [u8]>, Span);
 
-fn sorted(doc: &[u8], span: Span) -> Result<Vec<SortedMember<'_>>, DuplicateKey> {
-    let mut members: Vec<_> =
+/// Returns the members of an object, in document order.
+///
+/// # Errors
+/// A key occurs twice.
+fn read_members(doc: &[u8], span: Span) -> Result<Vec<KeyedValue<'_>>, DuplicateKey> {
+    let members: Vec<KeyedValue<'_>> =
         Members::new(doc, span).map(|member| (unescape(member.key.inner_bytes(doc)), member.value)).collect();
-    members.sort_by(|a, b| a.0.cmp(&b.0));
-    if members.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+    let mut keys: Vec<&[u8]> = members.iter().map(|(key, _)| &**key).collect();
+    keys.sort_unstable();
+    if keys.windows(2).any(|pair| pair[0] == pair[1]) {
         return Err(DuplicateKey);
     }
     Ok(members)

@@ -197,7 +197,8 @@ fn classes_differ_by_type_and_shape() {
     assert_eq!(class_of("[1,2]"), "[i2,]");
     assert_eq!(class_of("[1.5,2]"), "[f1,i1,]");
     assert_eq!(class_of("[[1,2],[3,4],[5]]"), "[[i2,]2,[i1,]1,]");
-    assert_eq!(class_of(r#"{"b":"x","a":null}"#), "{1:an1:bs}");
+    assert_eq!(class_of(r#"{"b":"x","a":null}"#), "{1:bs1:an}");
+    assert_ne!(class_of(r#"{"a":1,"b":2}"#), class_of(r#"{"b":1,"a":2}"#));
     assert_eq!(class_of(r#"{"b64":"x"}"#), "B");
     assert_eq!(class_of(r#"{"b64":1}"#), "{3:b64i}");
     assert_eq!(class_of("[]"), "[]");

@@ -26,8 +26,13 @@ const FLOATS: [&str; 3] = ["[[1.0,2.5],[3.5,4e1]]", "[ [-7.0 , 0.5],[8e0, 9.1] ]
 const WIDER: [&str; 3] = ["[[1,2,3],[3,4,5]]", "[ [-7 , 0,1],[8, 9, 1] ]", "[[0,1,0],[1,0,0]]"];
 const OBJECTS: [&str; 3] = [
     r#"[{"x":1,"y":2},{"x":0,"y":1}]"#,
-    r#"[ {"y":3, "x" :1},{"x":2,"y":9}]"#,
+    r#"[ {"x":3, "y" :1},{"x":2,"y":9}]"#,
     r#"[{"\u0078":1,"y":2},{"x":0,"y":1}]"#,
+];
+const REORDERED: [&str; 3] = [
+    r#"[{"y":1,"x":2},{"y":0,"x":1}]"#,
+    r#"[ {"y":3, "x" :1},{"y":2,"x":9}]"#,
+    r#"[{"y":1,"\u0078":2},{"y":0,"x":1}]"#,
 ];
 const STRINGS: [&str; 3] = [r#"[["a","b"],["c","d"]]"#, r#"[["", "b"],["c","\n"]]"#, r#"[["1","2"],["c","d"]]"#];
 
@@ -66,7 +71,7 @@ const FORMATS: [KeyFormat; 9] = [
         protocol: RouteProtocol::MlFlow,
         paths: ["/invocations", "/x/invocations"],
         items: "dataframe_records",
-        classes: &[OBJECTS],
+        classes: &[OBJECTS, REORDERED],
     },
     KeyFormat { protocol: RouteProtocol::Cohere, paths: ["/v1/embed", "/v2/embed"], items: "texts", classes: &[TEXTS] },
     KeyFormat {

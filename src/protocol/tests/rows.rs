@@ -29,6 +29,25 @@ fn rows_in_different_members_never_share_a_batch() {
     assert_eq!(read(&endpoint, MLFLOW, r#"{"instances":[NaN]}"#).unbatched_reason(), None);
 }
 
+/// A data frame takes its columns from the records in order, and a server that accepts several
+/// formats chooses one by the first item.
+#[test]
+fn the_order_of_columns_and_of_kinds_of_rows_separates_calls() {
+    let mlflow = endpoint(MLFLOW, RouteProtocol::MlFlow);
+    let records = |rows: &str| read(&mlflow, MLFLOW, &format!(r#"{{"dataframe_records":[{rows}]}}"#));
+    let (ab, ba) = (r#"{"a":1.0,"b":2.0}"#, r#"{"b":20.0,"a":10.0}"#);
+    let (both, swapped) = (records(&format!("{ab},{ba}")), records(&format!("{ba},{ab}")));
+    assert!(may_share_batch(&records(ab), &records(r#"{"\u0061":3.0, "b":4.0}"#)));
+    assert!(!may_share_batch(&records(ab), &records(ba)));
+    assert!(!may_share_batch(&both, &swapped));
+    assert!(may_share_batch(&both, &records(&format!("{ab},{ba},{ba},{ab}"))));
+    let predict = "/v1/models/m:predict";
+    let kserve = endpoint(predict, RouteProtocol::KServeV1);
+    let instances = |items: &str| read(&kserve, predict, &format!(r#"{{"instances":[{items}]}}"#));
+    assert!(may_share_batch(&instances(r#""x",1"#), &instances(r#""y",2,"z""#)));
+    assert!(!may_share_batch(&instances(r#""x",1"#), &instances(r#"1,"x""#)));
+}
+
 #[test]
 fn rows_that_have_no_single_position_are_sent_unbatched() {
     let endpoint = endpoint(MLFLOW, RouteProtocol::MlFlow);
