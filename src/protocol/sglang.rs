@@ -104,6 +104,7 @@ pub(crate) fn generate() -> ProtocolShape {
             token_ids: TokenIds::Unavailable,
             has_prompt_ids: false,
             streams: false,
+            ends_with_counts: false,
         }),
         weight: Measure::Tokens,
         known: &KNOWN,

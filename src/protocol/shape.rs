@@ -214,6 +214,8 @@ pub(crate) struct TextGeneration {
     pub(crate) has_prompt_ids: bool,
     /// `true` if the server can stream the results of several items.
     pub(crate) streams: bool,
+    /// `true` if the last chunk of each result has the numbers of its tokens, requested or not.
+    pub(crate) ends_with_counts: bool,
 }
 
 /// Token ids in the results of a server. A shared call requests them, because they show how many

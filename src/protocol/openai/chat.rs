@@ -89,6 +89,7 @@ pub(crate) fn completions() -> ProtocolShape {
             token_ids: TokenIds::NullUnlessRequested,
             has_prompt_ids: false,
             streams: false,
+            ends_with_counts: false,
         }),
         element: ResultType::Object,
         ids: vec![Pointer::from_static("/id")],

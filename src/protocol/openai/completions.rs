@@ -116,7 +116,13 @@ pub(crate) fn completions(variant: CompletionsVariant) -> ProtocolShape {
         class: if variant == CompletionsVariant::Tgi { Class::Strings } else { Class::Text { objects: false } },
         // TGI writes the results in the order of their completion.
         index: Some(ResultIndex { at: Pointer::from_static("/index"), optional: false }),
-        generation: Some(TextGeneration { count: "/n", token_ids, has_prompt_ids: true, streams: true }),
+        generation: Some(TextGeneration {
+            count: "/n",
+            token_ids,
+            has_prompt_ids: true,
+            streams: true,
+            ends_with_counts: variant == CompletionsVariant::Tgi,
+        }),
         element: ResultType::Object,
         ids: vec![Pointer::from_static("/id")],
         id_from_request: variant == CompletionsVariant::Vllm,

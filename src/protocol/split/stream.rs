@@ -260,9 +260,11 @@ impl StreamSplit {
         let mut out = Vec::with_capacity(event.bytes().len() + 64);
         let mut chunk_edits = edits.clone();
         chunk_edits.push((chunk.index, index.as_bytes()));
-        // The numbers that the member did not request, as in a response without them.
-        let is_requested = self.options.continuous_usage && counts.is_some_and(|counts| counts.is_plain);
-        chunk_edits.extend(chunk.usage.filter(|_| !is_requested).map(|usage| (usage, &b"null"[..])));
+        // Numbers that the member would not receive alone, as in a response without them.
+        let has_counts = self.endpoint.shape.generation.is_some_and(|generation| generation.ends_with_counts);
+        let are_own = self.options.continuous_usage || has_counts;
+        let is_kept = are_own && counts.is_some_and(|counts| counts.is_plain);
+        chunk_edits.extend(chunk.usage.filter(|_| !is_kept).map(|usage| (usage, &b"null"[..])));
         event.write_with(&apply_edits(doc, chunk_edits), &mut out);
         let Some(stream) = stream.filter(|stream| stream.is_over()) else { return out };
         if let (true, Some(usage), Some((prompt, completion))) =

@@ -302,6 +302,27 @@ fn usage_is_that_of_the_member_and_is_hidden_where_it_was_not_requested() {
     assert_eq!(received.err(), Some(MismatchKind::Usage), "before any byte, so that the batch is isolated");
 }
 
+#[test]
+fn the_usage_in_the_last_chunk_of_a_result_of_tgi_is_kept() {
+    let chunk = |id, index, finish, more| format!("data: {}\n\n", chunk_with(id, index, "x", finish, more));
+    let own = r#","usage":{"prompt_tokens":2,"completion_tokens":3,"total_tokens":5}"#;
+    let quoting = r#","usage":{"prompt_tokens":2,"completion_tokens":3,"total_tokens":5,"prompt":"ab"}"#;
+    let text = [
+        chunk("cmpl-rq", 1, "\"\"", ""),
+        chunk("cmpl-rq", 1, "\"length\"", own),
+        chunk("cmpl-rq", 0, "\"stop\"", quoting),
+        DONE.to_owned(),
+    ]
+    .concat();
+    let hidden = r#","usage":null"#;
+    let end = |more| chunk("ID", 0, "\"length\"", more) + DONE;
+    for (protocol, usage) in [(RouteProtocol::Tgi, own), (RouteProtocol::OpenAi, hidden)] {
+        let received = split_pieces(protocol, &[AB, CDE], &[text.as_bytes()]).unwrap();
+        assert_eq!(received.bodies[0], chunk("ID", 0, "\"stop\"", hidden) + DONE);
+        assert_eq!(received.bodies[1], chunk("ID", 0, "\"\"", "") + &end(usage));
+    }
+}
+
 const SERVER_ERROR: &str = r#"{"error":{"message":"Internal server error","type":"InternalServerError","code":17}}"#;
 const OWN_ERROR: &str =
     "data: {\"error\":{\"message\":\"batch failed\",\"type\":\"batch_failed\",\"param\":null,\"code\":502}}\n\n";
