@@ -20,7 +20,7 @@ pub(crate) use weight::{is_token_list, item_weight, number_at, weigh, weigh_text
 pub(crate) struct ItemSpans {
     /// One slot for each list of the protocol at the position of the items.
     pub(crate) slots: Vec<Slot>,
-    /// `true` if the call has a single bare item rather than a list.
+    /// `true` if the call has a single bare item rather than a list, not even for a part of it.
     pub(crate) scalar: bool,
     /// Byte ranges that are removed in a shared call.
     pub(crate) cuts: Vec<Span>,
@@ -100,7 +100,8 @@ pub(crate) fn locate(doc: &[u8], root: Span, shape: &ProtocolShape, count_max: u
     if !are_parallel || !have_one_form {
         return Err(ItemError::Form);
     }
-    let scalar = forms.first().copied().unwrap_or_default();
+    // A bare value beside a list is repeated, so the call has as many items as the list.
+    let scalar = forms.iter().all(|bare| *bare);
     let first = slots.first().and_then(|slot| slot.items.first());
     let is_bare = first.is_some_and(|item| kind(doc, item.start) == JsonType::String);
     let is_wrapped = scalar && shape.item_is == ItemIs::TextOrPair && is_bare;

@@ -182,6 +182,16 @@ fn joining_is_the_inverse_of_splitting() {
 }
 
 #[test]
+fn a_bare_query_is_repeated_in_each_part() {
+    let score = endpoint("/score", RouteProtocol::Vllm);
+    let body = r#"{"text_1":"q","text_2":["a","b","c"]}"#;
+    let parts = divide(&score, "/score", body, &items(2)).unwrap();
+    assert_eq!(bodies(&parts), [r#"{"text_1":"q","text_2":["a","b"]}"#, r#"{"text_1":"q","text_2":["c"]}"#]);
+    let answer = r#"{"data":[{"index":0,"score":0.1},{"index":1,"score":0.2},{"index":2,"score":0.3}],"usage":{"prompt_tokens":9,"total_tokens":9}}"#;
+    assert_eq!(split_and_join(&score, "/score", (body, 2), answer), answer);
+}
+
+#[test]
 fn one_id_is_kept_and_counters_are_added_up() {
     let endpoint = endpoint("/v1/embeddings", RouteProtocol::OpenAi);
     let calls = divide(&endpoint, "/v1/embeddings", r#"{"input":["a","b"]}"#, &items(1)).unwrap();
