@@ -19,7 +19,7 @@ use crate::identity::DigestKey;
 use crate::items::{Slot, item_weight};
 use crate::json::Span;
 use crate::route::Endpoint;
-use crate::shape::{Counters, Measure, Payload, ResultLayout};
+use crate::shape::{Measure, Payload, ResultLayout};
 use crate::v2::division::TensorDivision;
 use crate::v2::grpc::division::MessageDivision;
 
@@ -68,9 +68,9 @@ impl Endpoint {
             Payload::Tensors | Payload::GrpcTensors => true,
             Payload::Generation(_) => false,
         };
-        // A text that the server reads once in a call would be counted with every part.
-        let counts_once =
-            shape.shared_text.as_ref().is_none_or(|text| text.with_each) || matches!(shape.counters, Counters::None);
+        // A text that the server reads once in a call would be counted with every part: in counters of
+        // the body, or in headers, which are not known before the response.
+        let counts_once = shape.shared_text.as_ref().is_none_or(|text| text.with_each);
         let is_plain = item_count(call) > 1 && !call.found.scalar && !call.streaming;
         self.idempotent && can_join && counts_once && is_plain && call.unbatched_reason().is_none()
     }

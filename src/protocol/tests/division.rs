@@ -111,6 +111,8 @@ fn calls_whose_responses_cannot_be_joined_exactly_stay_whole() {
     whole(&embeddings, "/v1/embeddings", r#"{"input":["a","b"],"late_chunking":true}"#);
     let rerank = endpoint("/rerank", RouteProtocol::Tei);
     whole(&rerank, "/rerank", r#"{"query":"q","texts":["a","b"]}"#);
+    let similarity = endpoint("/similarity", RouteProtocol::Tei);
+    whole(&similarity, "/similarity", r#"{"inputs":{"source_sentence":"s","sentences":["a","b"]}}"#);
     let completions = endpoint("/v1/completions", RouteProtocol::OpenAi);
     whole(&completions, "/v1/completions", r#"{"prompt":["a","b"],"stream":true}"#);
     let never_again = RouteRules { idempotent: Some(false), ..rules("/v1/embeddings", RouteProtocol::OpenAi) };
