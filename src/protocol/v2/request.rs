@@ -25,7 +25,7 @@ pub(crate) struct TensorRequest {
     pub(crate) framing: Framing,
     /// Number of rows of each input.
     pub(crate) rows: usize,
-    /// The id, a JSON string.
+    /// The id, a JSON string that is not empty: Triton takes an empty one for none, and returns none.
     pub(crate) id: Option<Span>,
     pub(crate) inputs: Vec<TensorInput>,
     /// An input may contain text, which a response could quote.
@@ -93,7 +93,7 @@ pub(crate) fn read(
     let mut found = TensorRequest {
         framing,
         rows: 0,
-        id: id.filter(|id| kind(doc, id.start) == JsonType::String),
+        id: id.filter(|id| kind(doc, id.start) == JsonType::String && !id.inner_bytes(doc).is_empty()),
         inputs: Vec::new(),
         may_hold_text: false,
         class: Vec::new(),

@@ -269,6 +269,17 @@ fn each_member_receives_its_own_id() {
 }
 
 #[test]
+fn an_empty_id_is_none() {
+    let call = |id: &str| fp32("[1]", "[1]").replacen('{', &format!("{{\"id\":\"{id}\","), 1);
+    let endpoint = v2();
+    let calls = [call(""), call("")].map(|body| read(&endpoint, PATH, &body));
+    let sent = endpoint.write_batch(&[&calls[0], &calls[1]], None);
+    assert!(sent.body.starts_with(br#"{"id":"","#), "{:?}", sent.body);
+    let named = read(&endpoint, PATH, &call("a"));
+    assert!(key(&calls[0]).is_some() && key(&calls[0]) != key(&named));
+}
+
+#[test]
 fn a_response_with_binary_outputs_is_cut_after_its_document() {
     let calls = [fp32("[1,1]", "[1]"), fp32("[2,1]", "[2,3]")];
     let doc = r#"{"model_name":"m","outputs":[{"name":"o","datatype":"INT16","shape":[3,1],"parameters":{"binary_data_size":6}},{"name":"s","datatype":"BYTES","shape":[3],"data":["a","b","c"]}]} "#;

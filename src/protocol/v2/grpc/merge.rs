@@ -21,7 +21,7 @@ pub(crate) fn write_shared(members: &[&Call], id: &str, headers: &mut HeaderMap)
     let (mut input, mut raw) = (0, 0);
     for field in WireFields::new(doc, own.message).flatten() {
         match field.number {
-            ID => wire::write_bytes(out, ID, id.as_bytes()),
+            ID if own.id.is_some() => wire::write_bytes(out, ID, id.as_bytes()),
             INPUTS => {
                 if let Some(place) = own.inputs.get(input) {
                     let is_typed = matches!(place.data, TensorData::Typed(_));

@@ -35,6 +35,7 @@ pub(crate) struct InferRequest {
     pub(super) message: Span,
     /// Number of rows of each input.
     pub(crate) rows: usize,
+    /// The id; `None` if it is empty, which is its default.
     pub(crate) id: Option<Span>,
     pub(super) inputs: Vec<InferInput>,
     /// An input may contain text, which a response could quote.
@@ -108,7 +109,7 @@ pub(crate) fn read(body: &Bytes, rows_max: usize) -> Result<InferRequest, ItemEr
     Ok(InferRequest {
         message,
         rows,
-        id: fields.id,
+        id: fields.id.filter(|id| id.len() > 0),
         may_hold_text: inputs.iter().any(is_text),
         model: part(fields.model),
         version: part(fields.version),

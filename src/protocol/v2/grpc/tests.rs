@@ -323,6 +323,14 @@ fn a_parameter_that_unbatched_responses_have_is_shared() {
 }
 
 #[test]
+fn an_empty_id_is_none() {
+    let calls = [field(3, b""), Vec::new(), field(3, b"a")].map(|id| read(&raw(b"\x01", b"aa", &id)));
+    assert!(key(&calls[0]).is_some() && key(&calls[0]) == key(&calls[1]) && key(&calls[0]) != key(&calls[2]));
+    let sent = grpc().write_batch(&[&calls[0], &calls[1]], None);
+    assert_eq!(sent.body, framed(&raw(b"\x02", b"aaaa", &field(3, b""))));
+}
+
+#[test]
 fn each_member_receives_its_own_id() {
     let calls = [b"own 1", b"own 2"].map(|id| read(&raw(b"\x01", b"aa", &field(3, id))));
     let answer = |id: &str| [field(3, id.as_bytes()), outputs(b"\x02", b"aabb", b"")].concat();
