@@ -148,9 +148,9 @@ pub(super) struct ConcurrencyLimiter {
     batches: u32,
     /// Batches in flight of the newest size, which is the largest one that `growth` allows.
     newest: u32,
-    /// Answered items of mergeable calls, and those calls.
-    answered: u64,
+    /// Number of answered calls, and of those among them that could be merged.
     answered_calls: u64,
+    answered_mergeable: u64,
     /// Time of the last response to a request with mergeable calls.
     last_merged: Tick,
     /// Number of responses since `last_merged` to calls that could not be merged, while calls were
@@ -200,8 +200,8 @@ impl ConcurrencyLimiter {
             merged_items: 0,
             batches: 0,
             newest: 0,
-            answered: 0,
             answered_calls: 0,
+            answered_mergeable: 0,
             last_merged: Tick(0),
             unmerged: 0,
             last_sent: Tick(0),

@@ -87,7 +87,7 @@ impl ConcurrencyLimiter {
         if self.reason == OpenReason::NothingToMerge {
             self.reason = OpenReason::Learning;
         }
-        self.answered += u64::from(mark.items);
+        self.answered_mergeable += u64::from(done.calls);
         if mark.permit == Permit::Pair {
             self.observe_pair(now, latency);
         }

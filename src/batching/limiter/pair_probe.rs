@@ -44,7 +44,7 @@ pub(super) struct PairTest {
     /// `true` if the last pairs were cheap enough to look for a limit; `None` before the first
     /// result.
     pub(super) cheap: Option<bool>,
-    /// Value of `ConcurrencyLimiter::answered` from which the next pair is due.
+    /// Value of `ConcurrencyLimiter::answered_mergeable` from which the next pair is due.
     pub(super) next: u64,
     /// Instant until which a call is held for a partner.
     pub(super) hold_until: Option<Tick>,
@@ -76,7 +76,7 @@ impl ConcurrencyLimiter {
     /// next call is held for a short time, until a partner is queued.
     pub(super) fn permit_open(&mut self, request: &PermitRequest) -> Permit {
         let is_due = !self.pinned
-            && self.answered >= self.pairs.next
+            && self.answered_mergeable >= self.pairs.next
             && self.pairs.count < 2
             && self.merged_flights >= OPEN_MIN
             && request.now >= self.schedule.trial;
@@ -90,7 +90,7 @@ impl ConcurrencyLimiter {
         }
         if request.has_second {
             self.pairs.hold_until = None;
-            self.pairs.next = self.answered + PAIR_EVERY;
+            self.pairs.next = self.answered_mergeable + PAIR_EVERY;
             return Permit::Pair;
         }
         let until =
@@ -99,7 +99,7 @@ impl ConcurrencyLimiter {
             return Permit::Hold(until);
         }
         self.pairs.hold_until = None;
-        self.pairs.next = self.answered + PAIR_AGAIN;
+        self.pairs.next = self.answered_mergeable + PAIR_AGAIN;
         Permit::Forward
     }
 

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use super::super::tick::Tick;
 use super::curve::Knee;
+use super::pair_probe::PairControl;
 use super::{Completion, ConcurrencyLimiter, ConnectionUse, Departure, FlowMode, OpenReason, Permit, PermitRequest};
 
 /// One millisecond in nanoseconds.
@@ -208,6 +209,15 @@ fn a_server_that_accepts_connections_late_is_found_by_pairs() {
         let FlowMode::Limited(limit) = callers.flow.mode() else { panic!("open before {workers} workers") };
         assert!(limit <= 16, "{limit} before {workers} workers");
     }
+}
+
+#[test]
+fn pairs_are_as_rare_if_calls_have_many_items() {
+    let mut callers = ClosedLoop::new(ServerModel { workers: 64, ..SERIAL }, 48, true);
+    callers.items = 32;
+    let answered = callers.run(65);
+    assert!((96..200).contains(&answered), "{answered}");
+    assert_eq!(callers.flow.pairs.control, PairControl::Due, "the first is due after 200 calls");
 }
 
 #[test]

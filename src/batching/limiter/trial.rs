@@ -12,10 +12,10 @@ use super::sojourn::SojournBase;
 /// Ratio of the mean sojourn time to the base below which a trial is kept: between noise and the
 /// step of a saturated server.
 pub(super) const ACCEPT: f64 = 0.93;
-/// Number of answers after which a trial ends early if their mean is above this part of the base,
-/// and its maximum duration in bases. The mean of twelve answers is known to 2 % if calls are
-/// alike, and a trial that is to be kept gains 10 % and more.
-const BAD_ANSWERS: u64 = 12;
+/// Number of calls after which a trial ends early if their mean is above this part of the base, and
+/// its maximum duration in bases. The mean of twelve calls is known to 2 % if calls are alike, and a
+/// trial that is to be kept gains 10 % and more.
+const BAD_CALLS: u64 = 12;
 const BAD: f64 = 1.02;
 const BASES_MAX: f64 = 8.0;
 /// The limit of the trial was binding for a request if at least this part of the target was in
@@ -58,6 +58,8 @@ pub(super) struct LimitTrial {
     sum_here: f64,
     /// Number of these items.
     count: u64,
+    /// Number of their calls.
+    calls: u64,
     /// Number of those for which the limit was binding.
     binding_items: u64,
 }
@@ -97,6 +99,7 @@ impl LimitTrial {
             sum: 0.0,
             sum_here: 0.0,
             count: 0,
+            calls: 0,
             binding_items: 0,
         }
     }
@@ -135,12 +138,13 @@ impl LimitTrial {
             self.sum += mean * to_f64(items);
             self.sum_here += to_f64(done.items_in_system) * to_f64(items);
             self.count += items;
+            self.calls += if items > 0 { u64::from(done.calls) } else { 0 };
             if f64::from(beside) >= FULL_PART * self.target {
                 self.binding_items += items;
             }
         }
         let mean = if self.count > 0 { self.sum / to_f64(self.count) } else { f64::INFINITY };
-        let is_bad = self.count >= BAD_ANSWERS && mean > BAD * self.base;
+        let is_bad = self.calls >= BAD_CALLS && mean > BAD * self.base;
         if self.count < self.need && !is_bad && nanos_between(self.began, now) <= BASES_MAX * self.base {
             return None;
         }
@@ -183,5 +187,16 @@ mod tests {
     fn a_trial_with_proportionally_fewer_calls_in_the_system_is_not_kept() {
         assert!(is_accepted(20));
         assert!(!is_accepted(16), "four fifths of the calls wait four fifths of the time");
+    }
+    #[test]
+    fn one_call_of_many_items_does_not_end_a_trial() {
+        let before = SojournBase { mean: 10e6, here: 20.0 };
+        let mut trial = LimitTrial::new(Tick(0), Some(20.0), 20.0, 14.0, before, 24);
+        let slow = |at: u64| {
+            let arrived = Tick(at.saturating_sub(10_300_000));
+            Completion { items: 12, items_in_system: 20, ..Completion::new(true, 1, arrived, arrived, 6, 64) }
+        };
+        trial.observe(Tick(1), 14.0, 14, &slow(1));
+        assert!(trial.observe(Tick(11_000_000), 14.0, 14, &slow(11_000_000)).is_none());
     }
 }
