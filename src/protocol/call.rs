@@ -111,8 +111,6 @@ pub enum UnmergeableReason {
     MergeNever,
     /// Batching does not pay off for such calls.
     NoGain,
-    /// The whole proxy is bypassed.
-    Bypassed,
     /// The merge key is in quarantine after a response that differed from the response to the same
     /// call alone.
     VerifyFailed,
