@@ -14,7 +14,7 @@ const OWNERS: [&[u8]; 4] = [b"vllm", b"sglang", b"llamacpp", b"library"];
 const MODELS_MAX: usize = 64;
 const RULES: JsonRules = JsonRules { lenient: false, strict: true, nesting_max: 32 };
 const ENGINE: PublishedLimits =
-    PublishedLimits { items_max: None, weight_max: None, batches_itself: true, model_kind: None };
+    PublishedLimits { items_max: None, weight_max: None, has_no_batch: false, batches_itself: true, model_kind: None };
 
 /// Returns `true` if a `Server` header is that of an engine.
 #[must_use]

@@ -38,6 +38,13 @@ impl LimitsSource {
     /// The documents that show whether a server batches text generation by itself.
     pub const OF_ENGINES: [Self; 3] = [Self::Models, Self::Version, Self::Info];
 
+    /// Returns `true` if the document shows whether the first dimension of a model's tensors is the
+    /// batch.
+    #[must_use]
+    pub const fn is_model_config(&self) -> bool {
+        matches!(self, Self::ModelConfig(_) | Self::ModelConfigMethod { .. })
+    }
+
     /// Returns the request for the document, without a host. One with version HTTP/2 cannot be sent
     /// in another version.
     #[must_use]
@@ -118,11 +125,14 @@ impl Endpoint {
             && self.rules.protocol == RouteProtocol::Auto
     }
 
-    /// Returns the reason why calls to a model are not merged without a route that names their
-    /// protocol: the first dimension of its tensors is not known to be the batch, or the server forms
-    /// batches by itself.
+    /// Returns the reason why calls to a model are not merged: the first dimension of its tensors is
+    /// not the batch; or, without a route that names their protocol, it is not known to be the batch,
+    /// or the server forms batches by itself.
     #[must_use]
     pub fn unmergeable_model(&self, published: Option<PublishedLimits>) -> Option<UnmergeableReason> {
+        if published.is_some_and(|limits| limits.has_no_batch) {
+            return Some(UnmergeableReason::OpenInference);
+        }
         if !self.needs_model_config() {
             return None;
         }

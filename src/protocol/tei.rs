@@ -35,6 +35,7 @@ pub(crate) fn parse_info(info: &[u8]) -> Result<Option<PublishedLimits>, NotJson
     Ok(Some(PublishedLimits {
         items_max: items_max.map(|items| u32::try_from(items).unwrap_or(u32::MAX)),
         weight_max,
+        has_no_batch: false,
         batches_itself: weight_max.is_some() || number("/max_total_tokens").is_some(),
         model_kind: model_kind(info, root),
     }))
