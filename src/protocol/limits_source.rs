@@ -118,6 +118,13 @@ impl Endpoint {
         }
     }
 
+    /// Returns the maximum number of items in a call within the limits that the server publishes. The
+    /// server may count a text beside the items too.
+    #[must_use]
+    pub fn published_items_max(&self, published: PublishedLimits) -> Option<u32> {
+        published.items_max.map(|items| self.item_limit(items))
+    }
+
     /// Returns `true` if calls are merged only where the server publishes that the first dimension of
     /// the model's tensors is the batch ([`LimitsSource::ModelConfig`]).
     fn needs_model_config(&self) -> bool {

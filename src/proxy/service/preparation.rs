@@ -118,7 +118,7 @@ impl Proxy {
             caller_deadline: core_deadlines.caller,
             timeout: route.timeout,
             pending_limits: pending.filter(|_| reason.is_none()),
-            published_items_max: published.and_then(|limits| limits.items_max),
+            published_items_max: published.and_then(|limits| endpoint.published_items_max(limits)),
             published_weight_max: published.and_then(|limits| limits.weight_max),
         };
         PreparedCall { endpoint, call, submission, deadlines: core_deadlines, reason, batches_itself }
