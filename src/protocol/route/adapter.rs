@@ -127,7 +127,9 @@ impl Adapter {
             Self::Cohere => (ProtocolLabel::Cohere, Dialect::Problem, cohere::embed()),
             Self::Contextual => (ProtocolLabel::OpenAi, Dialect::OpenAi, contextual::embeddings()),
             Self::Pooling(route) => (ProtocolLabel::Pooling, Dialect::OpenAi, route.shape()),
-            Self::Generation(format) => (ProtocolLabel::Generation, format.dialect, generation::shape(format)),
+            Self::Generation(format) => {
+                (ProtocolLabel::Generation, generation_dialect(format, named), generation::shape(format))
+            }
             Self::Generic => {
                 let shape = rules.generic.as_ref().map_or_else(|| ProtocolShape::plain("", ""), GenericOptions::shape);
                 (ProtocolLabel::Generic, Dialect::Problem, shape)
@@ -238,5 +240,14 @@ impl Adapter {
 
     fn embeddings(path: &str) -> Option<Self> {
         path.ends_with(openai::SUFFIX).then_some(Self::Embeddings)
+    }
+}
+
+/// Returns the error format of calls for text on a route. TGI and SGLang have a path in common, and
+/// different errors.
+fn generation_dialect(format: &GenerationFormat, named: RouteProtocol) -> Dialect {
+    match (named, format.dialect) {
+        (RouteProtocol::SgLang, Dialect::Tei) => Dialect::OpenAi,
+        (_, dialect) => dialect,
     }
 }
