@@ -107,6 +107,7 @@ impl Endpoint {
         }
         match self.label {
             ProtocolLabel::Tei => Some(LimitsSource::Info),
+            ProtocolLabel::OpenAi => self.may_publish_info().then_some(LimitsSource::Info),
             ProtocolLabel::OpenInferenceV2 => v2::config_path(call.head.uri.path()).map(LimitsSource::ModelConfig),
             ProtocolLabel::OpenInferenceGrpc => {
                 let message = call.message.as_ref()?;
@@ -115,6 +116,17 @@ impl Endpoint {
                 is_name.then_some(LimitsSource::ModelConfigMethod { model, version })
             }
             _ => None,
+        }
+    }
+
+    /// Returns `true` if the server of calls in the format of `OpenAI` may be TEI, which has embeddings,
+    /// or TGI, which has completions. Another server answers the request for the document with 404,
+    /// once, or with one that names no limits.
+    fn may_publish_info(&self) -> bool {
+        match self.rules.protocol {
+            RouteProtocol::Auto | RouteProtocol::Tei => !self.generates_text(),
+            RouteProtocol::Tgi => true,
+            _ => false,
         }
     }
 

@@ -1,7 +1,8 @@
 //! Text Embeddings Inference (TEI): its own routes, and the limits that it publishes.
 //!
-//! TEI forms batches by itself. Without a route that names the protocol, `/embed` is merged only
-//! for other servers that implement it, so the endpoint requires the data that `/info` publishes.
+//! TEI forms batches by itself. Without a route that names the protocol, `/embed` and the embeddings
+//! of `OpenAI` are merged only for other servers that implement them, so the endpoint requires the data
+//! that `/info` publishes.
 
 use crate::json::{self, JsonRules, Span};
 use crate::pointer::Pointer;

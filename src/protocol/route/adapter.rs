@@ -229,9 +229,9 @@ impl Adapter {
         GenerationFormat::of_path(path).map(Self::Generation)
     }
 
-    /// Returns `true` for the only route of TEI that is merged without a named protocol.
-    pub(super) fn is_tei_embed(self) -> bool {
-        self == Self::Tei(TeiRoute::Embed)
+    /// Returns `true` for the routes of TEI that are merged without a named protocol.
+    pub(super) fn is_automatic_tei(self) -> bool {
+        matches!(self, Self::Embeddings | Self::Tei(TeiRoute::Embed))
     }
 
     fn pooling(routes: &[PoolingRoute], path: &str) -> Option<Self> {
