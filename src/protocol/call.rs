@@ -111,8 +111,6 @@ pub enum UnmergeableReason {
     MergeNever,
     /// Batching does not pay off for such calls.
     NoGain,
-    /// The whole proxy is bypassed.
-    Bypassed,
     /// The merge key is in quarantine after a response that differed from the response to the same
     /// call alone.
     VerifyFailed,
@@ -120,8 +118,8 @@ pub enum UnmergeableReason {
     /// an input.
     AnswerVaries,
     /// A call of the Open Inference Protocol (`/v2/models/*/infer`, also behind a prefix, or
-    /// `ModelInfer` of gRPC) to a model whose first dimension is not known to be the batch: neither
-    /// does the server publish it, nor does a route name the protocol.
+    /// `ModelInfer` of gRPC) to a model whose first dimension is not the batch, or is not known to be:
+    /// neither does the server publish it, nor does a route name the protocol.
     OpenInference,
 }
 

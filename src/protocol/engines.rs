@@ -9,12 +9,12 @@ use crate::published::{NotJson, PublishedLimits};
 
 /// Owners of models, as engines write them in their list of models. Ollama takes one prompt in a
 /// call.
-const OWNERS: [&[u8]; 4] = [b"vllm", b"sglang", b"llamacpp", b"library"];
+const OWNERS: [&[u8]; 5] = [b"vllm", b"sglang", b"lmdeploy", b"llamacpp", b"library"];
 /// Maximum number of models that are read. An engine has a few, and a gateway may list thousands.
 const MODELS_MAX: usize = 64;
 const RULES: JsonRules = JsonRules { lenient: false, strict: true, nesting_max: 32 };
 const ENGINE: PublishedLimits =
-    PublishedLimits { items_max: None, weight_max: None, batches_itself: true, model_kind: None };
+    PublishedLimits { items_max: None, weight_max: None, has_no_batch: false, batches_itself: true, model_kind: None };
 
 /// Returns `true` if a `Server` header is that of an engine.
 #[must_use]
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn engines_are_recognised_by_the_owner_of_their_models() {
-        for owner in ["vllm", "sglang", "llamacpp", "library"] {
+        for owner in ["vllm", "sglang", "lmdeploy", "llamacpp", "library"] {
             let body = format!(r#"{{"object":"list","data":[{{"id":"a"}},{{"id":"m","owned_by":"{owner}"}}]}}"#);
             assert_eq!(parse_models(body.as_bytes()), Ok(Some(ENGINE)), "{owner}");
         }

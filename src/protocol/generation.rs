@@ -19,8 +19,11 @@ pub(crate) use request::read;
 /// The format of calls whose path has one ending.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct GenerationFormat {
+    /// A part of the path that precedes the suffix; empty if any path may.
+    under: &'static str,
     /// Last steps of the path.
     suffix: &'static str,
+    /// Error format, unless the protocol of the route has another one.
     pub(crate) dialect: Dialect,
     streams: StreamRule,
     /// `true` if the server keeps no state of a call, so that one whose connection broke before the
@@ -28,8 +31,11 @@ pub(crate) struct GenerationFormat {
     pub(crate) idempotent: bool,
 }
 
-/// The formats, longer endings before their own endings.
-pub(crate) static FORMATS: [GenerationFormat; 11] = [
+/// Path of the models of the Open Inference Protocol.
+const MODELS: &str = "/v2/models/";
+
+/// The formats, longer endings before their own endings, and those under a path first.
+pub(crate) static FORMATS: [GenerationFormat; 13] = [
     GenerationFormat::new("/chat/completions", Dialect::OpenAi),
     GenerationFormat::new("/completions", Dialect::OpenAi),
     // The response can be stored, and be continued by a later call.
@@ -44,7 +50,14 @@ pub(crate) static FORMATS: [GenerationFormat; 11] = [
     GenerationFormat { streams: StreamRule::UnlessDeclined, ..GenerationFormat::new("/api/chat", Dialect::Error) },
     // Cohere.
     GenerationFormat::new("/chat", Dialect::Problem),
-    // TGI, SGLang, and the generation extension of the Open Inference Protocol.
+    // The generation extension of the Open Inference Protocol.
+    GenerationFormat {
+        under: MODELS,
+        streams: StreamRule::Always,
+        ..GenerationFormat::new("/generate_stream", Dialect::Error)
+    },
+    GenerationFormat { under: MODELS, ..GenerationFormat::new("/generate", Dialect::Error) },
+    // TGI, and SGLang with other errors (`route::adapter`).
     GenerationFormat { streams: StreamRule::Always, ..GenerationFormat::new("/generate_stream", Dialect::Tei) },
     GenerationFormat::new("/generate", Dialect::Tei),
 ];
@@ -53,13 +66,15 @@ pub(crate) static FORMATS: [GenerationFormat; 11] = [
 
 impl GenerationFormat {
     const fn new(suffix: &'static str, dialect: Dialect) -> Self {
-        Self { suffix, dialect, streams: StreamRule::IfRequested, idempotent: true }
+        Self { under: "", suffix, dialect, streams: StreamRule::IfRequested, idempotent: true }
     }
 
     /// Returns the format of a raw path. Servers are often reached behind a prefix, so any prefix is
     /// accepted.
     pub(crate) fn of_path(path: &str) -> Option<&'static Self> {
-        FORMATS.iter().find(|format| path.ends_with(format.suffix))
+        FORMATS
+            .iter()
+            .find(|format| path.strip_suffix(format.suffix).is_some_and(|before| before.contains(format.under)))
     }
 }
 
@@ -79,8 +94,8 @@ mod tests {
     use http::Method;
 
     use super::*;
-    use crate::route::{ProtocolLabel, RouteProtocol};
-    use crate::tests::routes_of;
+    use crate::route::{MergeRule, ProtocolLabel, RouteProtocol, RouteRules, Routes, SharedHeaderRules};
+    use crate::tests::{routes_of, rules};
 
     #[test]
     fn text_is_generated_on_any_route_unless_the_route_merges_it() {
@@ -104,7 +119,10 @@ mod tests {
         for (path, dialect, streams) in [
             ("/v1/chat/completions", Dialect::OpenAi, StreamRule::IfRequested),
             ("/openai/v1/completions", Dialect::OpenAi, StreamRule::IfRequested),
-            ("/v2/models/m/versions/1/generate_stream", Dialect::Tei, StreamRule::Always),
+            ("/v2/models/m/versions/1/generate_stream", Dialect::Error, StreamRule::Always),
+            ("/ns/v2/models/m/generate", Dialect::Error, StreamRule::IfRequested),
+            ("/generate_stream", Dialect::Tei, StreamRule::Always),
+            ("/generate", Dialect::Tei, StreamRule::IfRequested),
             ("/api/chat", Dialect::Error, StreamRule::UnlessDeclined),
             ("/v2/chat", Dialect::Problem, StreamRule::IfRequested),
         ] {
@@ -113,6 +131,22 @@ mod tests {
         }
         for path in ["/v1/embeddings", "/generated", "/messages", "/predict", "/v1/completions/"] {
             assert!(GenerationFormat::of_path(path).is_none(), "{path}");
+        }
+    }
+
+    #[test]
+    fn errors_have_the_format_of_the_protocol_of_the_route() {
+        let dialect = |protocol, merge, path: &str| {
+            let route = RouteRules { merge, ..rules("/*", protocol) };
+            let routes = Routes::new(vec![route], rules("/*", RouteProtocol::Auto), SharedHeaderRules::default());
+            routes.recognise(&Method::POST, path).map(|endpoint| endpoint.dialect)
+        };
+        let (auto, sglang, tgi) = (RouteProtocol::Auto, RouteProtocol::SgLang, RouteProtocol::Tgi);
+        for merge in [MergeRule::Auto, MergeRule::Never] {
+            assert_eq!(dialect(sglang, merge, "/generate"), Some(Dialect::OpenAi), "{merge:?}");
+            assert_eq!(dialect(tgi, merge, "/generate"), Some(Dialect::Tei), "{merge:?}");
+            assert_eq!(dialect(auto, merge, "/generate_stream"), Some(Dialect::Tei), "{merge:?}");
+            assert_eq!(dialect(auto, merge, "/v2/models/m/generate"), Some(Dialect::Error), "{merge:?}");
         }
     }
 }

@@ -90,7 +90,7 @@ impl Endpoint {
 
     /// Returns the number of items within a limit of the server, which counts a text beside them
     /// too.
-    fn item_limit(&self, limit: u32) -> u32 {
+    pub(crate) fn item_limit(&self, limit: u32) -> u32 {
         let is_counted = self.shape.shared_text.as_ref().is_some_and(|text| !text.with_each);
         if is_counted { limit.saturating_sub(1).max(1) } else { limit }
     }

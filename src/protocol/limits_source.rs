@@ -38,6 +38,13 @@ impl LimitsSource {
     /// The documents that show whether a server batches text generation by itself.
     pub const OF_ENGINES: [Self; 3] = [Self::Models, Self::Version, Self::Info];
 
+    /// Returns `true` if the document shows whether the first dimension of a model's tensors is the
+    /// batch.
+    #[must_use]
+    pub const fn is_model_config(&self) -> bool {
+        matches!(self, Self::ModelConfig(_) | Self::ModelConfigMethod { .. })
+    }
+
     /// Returns the request for the document, without a host. One with version HTTP/2 cannot be sent
     /// in another version.
     #[must_use]
@@ -100,6 +107,7 @@ impl Endpoint {
         }
         match self.label {
             ProtocolLabel::Tei => Some(LimitsSource::Info),
+            ProtocolLabel::OpenAi => self.may_publish_info().then_some(LimitsSource::Info),
             ProtocolLabel::OpenInferenceV2 => v2::config_path(call.head.uri.path()).map(LimitsSource::ModelConfig),
             ProtocolLabel::OpenInferenceGrpc => {
                 let message = call.message.as_ref()?;
@@ -111,6 +119,24 @@ impl Endpoint {
         }
     }
 
+    /// Returns `true` if the server of calls in the format of `OpenAI` may be TEI, which has embeddings,
+    /// or TGI, which has completions. Another server answers the request for the document with 404,
+    /// once, or with one that names no limits.
+    fn may_publish_info(&self) -> bool {
+        match self.rules.protocol {
+            RouteProtocol::Auto | RouteProtocol::Tei => !self.generates_text(),
+            RouteProtocol::Tgi => true,
+            _ => false,
+        }
+    }
+
+    /// Returns the maximum number of items in a call within the limits that the server publishes. The
+    /// server may count a text beside the items too.
+    #[must_use]
+    pub fn published_items_max(&self, published: PublishedLimits) -> Option<u32> {
+        published.items_max.map(|items| self.item_limit(items))
+    }
+
     /// Returns `true` if calls are merged only where the server publishes that the first dimension of
     /// the model's tensors is the batch ([`LimitsSource::ModelConfig`]).
     fn needs_model_config(&self) -> bool {
@@ -118,11 +144,14 @@ impl Endpoint {
             && self.rules.protocol == RouteProtocol::Auto
     }
 
-    /// Returns the reason why calls to a model are not merged without a route that names their
-    /// protocol: the first dimension of its tensors is not known to be the batch, or the server forms
-    /// batches by itself.
+    /// Returns the reason why calls to a model are not merged: the first dimension of its tensors is
+    /// not the batch; or, without a route that names their protocol, it is not known to be the batch,
+    /// or the server forms batches by itself.
     #[must_use]
     pub fn unmergeable_model(&self, published: Option<PublishedLimits>) -> Option<UnmergeableReason> {
+        if published.is_some_and(|limits| limits.has_no_batch) {
+            return Some(UnmergeableReason::OpenInference);
+        }
         if !self.needs_model_config() {
             return None;
         }

@@ -18,6 +18,9 @@ pub struct PublishedLimits {
     pub items_max: Option<u32>,
     /// Maximum number of tokens in a batch.
     pub weight_max: Option<u64>,
+    /// The first dimension of the model's tensors is not the batch, so that its calls are neither
+    /// merged nor divided. `items_max` is then one, for calls that are queued already.
+    pub has_no_batch: bool,
     /// The server forms batches from concurrent calls by itself.
     pub batches_itself: bool,
     /// Type of the only model of the server, if it is published.

@@ -343,7 +343,7 @@ impl Endpoint {
             label,
             dialect,
             idempotent: rules.idempotent.unwrap_or(adapter.is_idempotent()),
-            needs_info: adapter.is_tei_embed()
+            needs_info: adapter.is_automatic_tei()
                 && rules.protocol == RouteProtocol::Auto
                 && rules.merge == MergeRule::Auto,
             on_mismatch_isolates: generic.is_none_or(|spec| spec.on_mismatch == OnMismatch::Isolate),

@@ -1,7 +1,8 @@
 //! Text Embeddings Inference (TEI): its own routes, and the limits that it publishes.
 //!
-//! TEI forms batches by itself. Without a route that names the protocol, `/embed` is merged only
-//! for other servers that implement it, so the endpoint requires the data that `/info` publishes.
+//! TEI forms batches by itself. Without a route that names the protocol, `/embed` and the embeddings
+//! of `OpenAI` are merged only for other servers that implement them, so the endpoint requires the data
+//! that `/info` publishes.
 
 use crate::json::{self, JsonRules, Span};
 use crate::pointer::Pointer;
@@ -35,6 +36,7 @@ pub(crate) fn parse_info(info: &[u8]) -> Result<Option<PublishedLimits>, NotJson
     Ok(Some(PublishedLimits {
         items_max: items_max.map(|items| u32::try_from(items).unwrap_or(u32::MAX)),
         weight_max,
+        has_no_batch: false,
         batches_itself: weight_max.is_some() || number("/max_total_tokens").is_some(),
         model_kind: model_kind(info, root),
     }))

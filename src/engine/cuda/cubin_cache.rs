@@ -10,6 +10,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, DirEntry, File};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -87,14 +88,21 @@ impl CubinCache {
         fs::create_dir_all(&self.directory)?;
         let path = self.directory.join(key.file_name());
         self.evict(&path, bytes_max.saturating_sub(size as u64))?;
-        // Processes that compile the same kernel write files of their own.
-        let scratch = self.directory.join(format!(".{}.{}", key.file_name(), std::process::id()));
+        let scratch = self.scratch_path(key);
         let written = write_entry(&scratch, cubin).and_then(|()| fs::rename(&scratch, path));
         if written.is_err() {
             // Nothing depends on the rest of a failed write, and the first error is reported.
             drop(fs::remove_file(&scratch));
         }
         written
+    }
+
+    /// Returns a path for an entry that is being written, so that writers of the same kernel have files
+    /// of their own. It is random, because processes in several containers may share the directory and
+    /// have equal ids.
+    fn scratch_path(&self, key: &CubinKey) -> PathBuf {
+        let random = RandomState::new().build_hasher().finish();
+        self.directory.join(format!(".{}.{random:016x}", key.file_name()))
     }
 
     /// Removes the oldest files of the cache until the others have at most this many bytes, without
@@ -130,7 +138,8 @@ fn file_age(entry: &DirEntry) -> Option<(SystemTime, u64, PathBuf)> {
 }
 
 fn write_entry(path: &Path, cubin: &[u8]) -> io::Result<()> {
-    let mut file = File::create(path)?;
+    // A file of another writer is never truncated.
+    let mut file = File::create_new(path)?;
     file.write_all(blake3::hash(cubin).as_bytes())?;
     file.write_all(cubin)?;
     // Without it, a crash of the machine could leave an empty file under the final name.
@@ -163,6 +172,19 @@ mod tests {
         }
         let names = fs::read_dir(folder.path().join("absent")).unwrap().count();
         assert_eq!(names, 1, "no scratch file remains");
+    }
+
+    #[test]
+    fn writers_of_one_entry_have_files_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = CubinCache::new(folder.path());
+        let scratch = [cache.scratch_path(&key()), cache.scratch_path(&key())];
+        assert_ne!(scratch[0], scratch[1]);
+        write_entry(&scratch[0], b"one").unwrap();
+        assert!(write_entry(&scratch[0], b"two").is_err(), "a file of another writer is kept");
+        cache.write_bounded(&key(), b"three", HASH_BYTES as u64 + 5).unwrap();
+        assert!(!scratch[0].exists(), "an unfinished file is removed like an old entry");
+        assert_eq!(cache.read(&key()).as_deref(), Some(b"three".as_slice()));
     }
 
     #[test]

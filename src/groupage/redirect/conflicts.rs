@@ -251,13 +251,13 @@ impl PacketTrace<'_> {
             RuleVerdict::Ends => Some(PacketState::Ended),
             RuleVerdict::Returns => Some(PacketState::Returned),
             RuleVerdict::Jumps(to) | RuleVerdict::GoesTo(to) => {
-                let may_have_ended = self.may_have_ended;
                 let after = self.evaluate_chain(&(name.0, name.1.clone(), to.clone()), depth + 1);
                 match after {
                     PacketState::Redirected if matched => Some(PacketState::Redirected),
-                    // A packet that does not match skips the target chain, and any end in it.
+                    // A packet that matches may have ended in the target chain before its redirect,
+                    // so that stays possible even if a later rule redirects all others.
                     PacketState::Redirected => {
-                        (self.may_have_redirected, self.may_have_ended) = (true, may_have_ended);
+                        self.may_have_redirected = true;
                         None
                     }
                     PacketState::Ended if matched => Some(PacketState::Ended),

@@ -127,7 +127,9 @@ impl Adapter {
             Self::Cohere => (ProtocolLabel::Cohere, Dialect::Problem, cohere::embed()),
             Self::Contextual => (ProtocolLabel::OpenAi, Dialect::OpenAi, contextual::embeddings()),
             Self::Pooling(route) => (ProtocolLabel::Pooling, Dialect::OpenAi, route.shape()),
-            Self::Generation(format) => (ProtocolLabel::Generation, format.dialect, generation::shape(format)),
+            Self::Generation(format) => {
+                (ProtocolLabel::Generation, generation_dialect(format, named), generation::shape(format))
+            }
             Self::Generic => {
                 let shape = rules.generic.as_ref().map_or_else(|| ProtocolShape::plain("", ""), GenericOptions::shape);
                 (ProtocolLabel::Generic, Dialect::Problem, shape)
@@ -227,9 +229,9 @@ impl Adapter {
         GenerationFormat::of_path(path).map(Self::Generation)
     }
 
-    /// Returns `true` for the only route of TEI that is merged without a named protocol.
-    pub(super) fn is_tei_embed(self) -> bool {
-        self == Self::Tei(TeiRoute::Embed)
+    /// Returns `true` for the routes of TEI that are merged without a named protocol.
+    pub(super) fn is_automatic_tei(self) -> bool {
+        matches!(self, Self::Embeddings | Self::Tei(TeiRoute::Embed))
     }
 
     fn pooling(routes: &[PoolingRoute], path: &str) -> Option<Self> {
@@ -238,5 +240,14 @@ impl Adapter {
 
     fn embeddings(path: &str) -> Option<Self> {
         path.ends_with(openai::SUFFIX).then_some(Self::Embeddings)
+    }
+}
+
+/// Returns the error format of calls for text on a route. TGI and SGLang have a path in common, and
+/// different errors.
+fn generation_dialect(format: &GenerationFormat, named: RouteProtocol) -> Dialect {
+    match (named, format.dialect) {
+        (RouteProtocol::SgLang, Dialect::Tei) => Dialect::OpenAi,
+        (_, dialect) => dialect,
     }
 }

@@ -91,5 +91,8 @@ fn a_text_beside_the_items_counts_against_the_limit_of_the_server() {
         let found =
             endpoint(path, RouteProtocol::Tei).detect_too_large(StatusCode::UNPROCESSABLE_ENTITY, body.as_bytes());
         assert_eq!(found.and_then(|found| found.limit), Some(limit), "{path}");
+        let published = PublishedLimits { items_max: Some(4), ..PublishedLimits::default() };
+        assert_eq!(endpoint(path, RouteProtocol::Tei).published_items_max(published), Some(limit), "{path}");
+        assert_eq!(endpoint(path, RouteProtocol::Tei).published_items_max(PublishedLimits::default()), None);
     }
 }

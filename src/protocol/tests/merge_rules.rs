@@ -66,12 +66,35 @@ fn a_route_that_always_merges_needs_nothing_published() {
     assert_eq!(read(&completions, COMPLETIONS, r#"{"prompt":"a"}"#).unbatched_reason(), None);
     let auto = |merge| endpoint_of(route("/embed", RouteProtocol::Auto, merge), "/embed");
     assert!(auto(MergeRule::Auto).needs_info && !auto(MergeRule::Always).needs_info);
+    let embeddings = |merge| endpoint_of(route("/v1/embeddings", RouteProtocol::Auto, merge), "/v1/embeddings");
+    assert!(embeddings(MergeRule::Auto).needs_info && !embeddings(MergeRule::Always).needs_info);
     // A server that batches tensors is no reason, an unknown first dimension is one.
     let path = "/v2/models/m/infer";
     let tensors = endpoint_of(always(path, RouteProtocol::Auto), path);
     let batches = PublishedLimits { items_max: Some(8), batches_itself: true, ..PublishedLimits::default() };
     assert_eq!(tensors.unmergeable_model(Some(batches)), None);
     assert_eq!(tensors.unmergeable_model(None), Some(UnmergeableReason::OpenInference));
+}
+
+#[test]
+fn info_is_looked_up_where_the_server_may_be_tei_or_tgi() {
+    let (embeddings, info) = ("/v1/embeddings", Some(LimitsSource::Info));
+    for (path, protocol, merge, source) in [
+        (embeddings, RouteProtocol::Auto, MergeRule::Auto, info.clone()),
+        (embeddings, RouteProtocol::Auto, MergeRule::Always, info.clone()),
+        (embeddings, RouteProtocol::Tei, MergeRule::Auto, info.clone()),
+        (embeddings, RouteProtocol::OpenAi, MergeRule::Auto, None),
+        (embeddings, RouteProtocol::Vllm, MergeRule::Auto, None),
+        (embeddings, RouteProtocol::Auto, MergeRule::Never, None),
+        (COMPLETIONS, RouteProtocol::Tgi, MergeRule::Auto, info),
+        (COMPLETIONS, RouteProtocol::OpenAi, MergeRule::Auto, None),
+        // Engines for text are recognised by other documents too.
+        (COMPLETIONS, RouteProtocol::Auto, MergeRule::Always, None),
+    ] {
+        let endpoint = endpoint_of(route("/*", protocol, merge), path);
+        let call = read(&endpoint, path, r#"{"input":"a","prompt":"a"}"#);
+        assert_eq!(endpoint.limits_source(&call), source, "{path} {protocol:?} {merge:?}");
+    }
 }
 
 #[test]

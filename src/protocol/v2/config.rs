@@ -15,8 +15,9 @@ const DYNAMIC: &str = "/dynamic_batching";
 /// Parses the response to `GET /v2/models/{model}/config`. Returns `None` if it does not have the
 /// maximum size of a batch.
 ///
-/// A maximum of zero means that the first dimension is not the batch. Such a model, and one with
-/// state or with several responses to a call, accepts one row at a time.
+/// A maximum of zero means that the first dimension is not the batch. The calls of a model with
+/// state or with several responses to a call depend on each other or cannot be joined, so they are
+/// treated in the same way.
 ///
 /// # Errors
 /// [`NotJson`] if the response is not JSON.
@@ -32,10 +33,11 @@ pub(crate) fn parse_model_config(config: &[u8]) -> Result<Option<PublishedLimits
     Ok(Some(model_limits(size, has_section(DYNAMIC))))
 }
 
-/// Returns the limits of a model with this maximum size of a batch.
+/// Returns the limits of a model with this maximum size of a batch; zero if its first dimension is
+/// not the batch.
 pub(crate) fn model_limits(size: i64, batches_itself: bool) -> PublishedLimits {
     let items_max = Some(u32::try_from(size.max(1)).unwrap_or(u32::MAX));
-    PublishedLimits { items_max, batches_itself, ..PublishedLimits::default() }
+    PublishedLimits { items_max, has_no_batch: size < 1, batches_itself, ..PublishedLimits::default() }
 }
 
 #[cfg(test)]
@@ -52,6 +54,10 @@ mod tests {
         assert_eq!(items(r#"{"max_batch_size":8,"sequence_batching":{}}"#), Some(1));
         assert_eq!(items(r#"{"max_batch_size":8,"model_transaction_policy":{"decoupled":true}}"#), Some(1));
         assert_eq!(items(r#"{"max_batch_size":8,"model_transaction_policy":{"decoupled":false}}"#), Some(8));
+        let has_no_batch = |config: &str| limits(config).unwrap().unwrap().has_no_batch;
+        assert!(has_no_batch(r#"{"max_batch_size":0}"#) && has_no_batch(r#"{"max_batch_size":-1}"#));
+        assert!(has_no_batch(r#"{"max_batch_size":8,"sequence_batching":{}}"#));
+        assert!(!has_no_batch(r#"{"max_batch_size":1}"#), "one row at a time, which a larger call is divided into");
         assert!(!limits(r#"{"max_batch_size":8}"#).unwrap().unwrap().batches_itself);
         assert!(limits(r#"{"max_batch_size":8,"dynamic_batching":{}}"#).unwrap().unwrap().batches_itself);
         for none in ["{}", "[]", r#"{"max_batch_size":"8"}"#, r#"{"max_batch_size":1,"max_batch_size":2}"#] {

@@ -320,4 +320,12 @@ fn a_model_publishes_its_configuration_beside_its_calls() {
     assert_eq!(automatic.unmergeable_model(limits(false)), None);
     assert_eq!(automatic.unmergeable_model(limits(true)), Some(UnmergeableReason::NoGain));
     assert_eq!((v2().unmergeable_model(None), v2().unmergeable_model(limits(true))), (None, None));
+    let source = LimitsSource::ModelConfig("/v2/models/m/config".to_owned());
+    assert!(source.is_model_config() && !LimitsSource::Info.is_model_config());
+    for config in [r#"{"max_batch_size":0}"#, r#"{"max_batch_size":8,"dynamic_batching":{},"sequence_batching":{}}"#] {
+        let published = source.parse(config.as_bytes()).unwrap();
+        for endpoint in [&automatic, &v2()] {
+            assert_eq!(endpoint.unmergeable_model(published), Some(UnmergeableReason::OpenInference), "{config}");
+        }
+    }
 }

@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
+use self::published_limits::PendingLimits;
 pub(super) use self::supervisor::Supervisor;
 use super::execution::Completion;
 use super::exported_cap::ExportedCap;
@@ -28,7 +29,6 @@ use crate::batching::{
     BatchId, BatchOutcome, Batcher, CallId, CostClassId, Decision, ExpiryReason, PlanInput, ScopeId, Tick, solve,
 };
 use crate::error::{Failure, FailureKind};
-use crate::protocol::LimitsSource;
 
 /// Capacity retained by an empty queue. Additional capacity from a peak is freed.
 const RETAINED_CAPACITY_MAX: usize = 1024;
@@ -49,8 +49,8 @@ struct Driver<'a> {
     /// `true` if the server advertises that it batches by itself.
     batches_itself: bool,
     /// Cost classes of calls that leave one by one until the limits that the server publishes are
-    /// known, each with the document that is being looked up.
-    pending_limits: Vec<(CostClassId, LimitsSource)>,
+    /// known.
+    pending_limits: Vec<PendingLimits>,
     queued: HashMap<CallId, QueuedCall>,
     in_flight: HashMap<BatchId, InFlightExecution>,
     /// Differences between the merge keys of each cost class.

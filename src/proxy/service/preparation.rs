@@ -16,7 +16,7 @@ use super::super::{Proxy, RouteSettings, RoutingTable};
 use super::{CallArrival, await_unless_cancelled};
 use crate::backend::{CallPreparation, LimitsLookUp};
 use crate::batching::{CallOrigin, PriorityId, Tick};
-use crate::protocol::{Call, Endpoint, MergeEligibility, UnmergeableReason};
+use crate::protocol::{Call, Endpoint, LimitsSource, MergeEligibility, UnmergeableReason};
 use crate::scheduler::Submission;
 use crate::telemetry::names::OverheadStage;
 
@@ -100,13 +100,9 @@ impl Proxy {
         let batches_itself = published.filter(|_| endpoint.needs_info).map(|limits| limits.batches_itself);
         let reason = self.unmergeable_reason(table, &call, buffered.trailers.is_some(), batches_itself);
         let reason = reason.or_else(|| endpoint.unmergeable_model(published));
-        // With the reason `NoGain`, the server batches by itself. A call that is too large is
-        // divided nevertheless, and its parts are sent one by one.
-        let is_divided = reason.is_none_or(|reason| reason == UnmergeableReason::NoGain)
-            && endpoint.is_divisible(&call)
-            && !self.undivided.contains(self.clock.now(), &call.cost_class);
+        let pending = source.filter(|_| look_up == Some(LimitsLookUp::Pending));
         let submission = Submission {
-            division: is_divided.then_some(route.division),
+            division: self.may_divide(&endpoint, &call, reason, pending.as_ref()).then_some(route.division),
             call: call.clone(),
             endpoint: endpoint.clone(),
             scope: route.scope,
@@ -121,8 +117,8 @@ impl Proxy {
             slo,
             caller_deadline: core_deadlines.caller,
             timeout: route.timeout,
-            pending_limits: source.filter(|_| reason.is_none() && look_up == Some(LimitsLookUp::Pending)),
-            published_items_max: published.and_then(|limits| limits.items_max),
+            pending_limits: pending.filter(|_| reason.is_none()),
+            published_items_max: published.and_then(|limits| endpoint.published_items_max(limits)),
             published_weight_max: published.and_then(|limits| limits.weight_max),
         };
         PreparedCall { endpoint, call, submission, deadlines: core_deadlines, reason, batches_itself }
@@ -170,6 +166,25 @@ impl Proxy {
             MergeEligibility::With(_) if self.backend.is_merging_unsafe(call) => Some(UnmergeableReason::AnswerVaries),
             MergeEligibility::With(_) => None,
         }
+    }
+
+    /// Returns `true` if a call is divided if it is too large. `reason` is the one why it cannot be
+    /// merged, and `pending` the document with its limits while that is being looked up.
+    fn may_divide(
+        &self,
+        endpoint: &Endpoint,
+        call: &Call,
+        reason: Option<UnmergeableReason>,
+        pending: Option<&LimitsSource>,
+    ) -> bool {
+        // Tensors are divided along their first dimension, which may turn out not to be the batch.
+        let may_have_no_batch = pending.is_some_and(LimitsSource::is_model_config);
+        // With the reason `NoGain`, the server batches by itself. A call that is too large is
+        // divided nevertheless, and its parts are sent one by one.
+        reason.is_none_or(|reason| reason == UnmergeableReason::NoGain)
+            && !may_have_no_batch
+            && endpoint.is_divisible(call)
+            && !self.undivided.contains(self.clock.now(), &call.cost_class)
     }
 
     /// Resolves the priority, SLO and deadlines of a call from its headers and its route.

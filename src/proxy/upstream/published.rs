@@ -225,8 +225,13 @@ fn judge_response(source: &LimitsSource, status: StatusCode, body: &[u8]) -> Loo
 mod tests {
     use super::*;
 
-    const LIMITS: PublishedLimits =
-        PublishedLimits { items_max: Some(8), weight_max: None, batches_itself: false, model_kind: None };
+    const LIMITS: PublishedLimits = PublishedLimits {
+        items_max: Some(8),
+        weight_max: None,
+        has_no_batch: false,
+        batches_itself: false,
+        model_kind: None,
+    };
 
     fn seconds(seconds: u64) -> Tick {
         Tick::from_millis(1000 * seconds)

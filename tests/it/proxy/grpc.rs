@@ -125,6 +125,38 @@ async fn a_call_with_more_rows_than_the_server_accepts_is_sent_in_parts() {
 }
 
 #[tokio::test]
+async fn rows_of_a_model_that_publishes_no_batch_size_are_sent_whole() {
+    let tensor = [field(1, b"x"), field(2, b"INT8"), field(3, &[3, 2])].concat();
+    let call = framed(&[field(1, b"m"), field(5, &tensor), field(7, b"abcdef")].concat());
+    // A size of zero is not written.
+    let config = framed(&field(1, &field(1, b"m")));
+    for routes in [json!([]), json!([{"path": INFER, "protocol": "OpenInferenceV2"}])] {
+        let mut hand = H2ScriptedServer::start().await;
+        let proxy = TestProxy::start_in_front_of(&hand.url(), spec("Always", &routes));
+        let client = H2Client::connect(proxy.address).await;
+        let (mut published, mut since) = (false, 0);
+        // No call waits for the look-up, so the first ones may precede its result.
+        while since < 10 || proxy.metric(r#"groupage_calls_passed_total{reason="open_inference"}"#) == 0 {
+            let request = Request::post(format!("http://model.example{INFER}"))
+                .header("content-type", "application/grpc")
+                .header("te", "trailers");
+            let request = client.ask(request.body(full(call.clone())).unwrap());
+            let mut turn = hand.turn().await;
+            if turn.head.uri.path() == CONFIG {
+                turn.answer(ok(config.clone()));
+                published = true;
+                turn = hand.turn().await;
+            }
+            assert_eq!(turn.whole.body, call, "{routes}");
+            turn.answer(ok(call.clone()));
+            let (head, whole) = within_timeout(request).await.unwrap();
+            assert_eq!((head.status.as_u16(), whole.body), (200, call.clone()));
+            since += usize::from(published);
+        }
+    }
+}
+
+#[tokio::test]
 async fn calls_are_merged_without_a_route_up_to_the_size_that_the_server_publishes() {
     let mut hand = H2ScriptedServer::start().await;
     let (proxy, client) = start_with_published_size(&mut hand).await;

@@ -76,6 +76,25 @@ async fn calls_to_a_server_with_published_batching_are_all_upstream_at_once() {
 }
 
 #[tokio::test]
+async fn embeddings_in_the_format_of_openai_are_passed_too() {
+    const VECTORS: &str = r#"{"object":"list","data":[{"object":"embedding","index":0,"embedding":[1.0]}]}"#;
+    let (proxy, mut hand) = start_with_scripted_server(adaptive_spec(&json!({}))).await;
+    let embeddings = || proxy.call(proxy.post("/v1/embeddings", &[], r#"{"input": "x"}"#));
+    let first = embeddings();
+    let (info, turn) = take_look_up(&mut hand).await;
+    assert_eq!(info.request.target, "/info");
+    info.answer(200, INFO).await;
+    turn.answer(200, VECTORS).await;
+    assert_eq!(first.answer().await.status, Some(200));
+    while passed(&proxy) == 0 {
+        let next = embeddings();
+        hand.next_request().await.answer(200, VECTORS).await;
+        assert_eq!(next.answer().await.status, Some(200));
+    }
+    assert_eq!(proxy.metric("groupage_standing_aside"), 1);
+}
+
+#[tokio::test]
 async fn calls_to_a_batching_server_are_limited_by_stand_aside_max() {
     let (proxy, mut hand) = start_with_scripted_server(adaptive_spec(&json!({"limits": {"standAsideMax": 4}}))).await;
     learn_published_limits(&proxy, &mut hand).await;

@@ -159,6 +159,12 @@ fn an_unsupported_match_makes_a_redirect_uncertain() {
     assert_eq!(jump.conflict(8080), Some(true));
     let goto = RuleListing::default().nat(&[&[unknown(), verdict_of(GOTO, Some("x"))], &[redir()]]);
     assert_eq!(goto.conflict(8080), Some(false));
+    // An uncertain jump to a chain that redirects: with the next rule, every packet is redirected.
+    let redirecting = || RuleListing::default().nat(&[&[unknown(), verdict_of(JUMP, Some("x"))], &[redir()]]);
+    assert_eq!(redirecting().rule(IPV4, "nat", "x", &[redir()]).conflict(8080), Some(true));
+    // An uncertain accept in that chain, before its redirect.
+    let accepting = redirecting().rule(IPV4, "nat", "x", &[unknown(), verdict_of(ACCEPT, None)]);
+    assert_eq!(accepting.rule(IPV4, "nat", "x", &[redir()]).conflict(8080), Some(false));
     // An uncertain redirect in one chain, a certain one in another.
     let both = perhaps.base(INET, "x", "y", PREROUTING).rule(INET, "x", "y", &[redir()]);
     assert_eq!(both.conflict(8080), Some(true));

@@ -112,6 +112,9 @@ mod tests {
         assert_eq!(items(b"\x20\x08\x6a\x00"), Some(1), "a sequence");
         assert_eq!(items(b"\x20\x08\x9a\x01\x02\x08\x01"), Some(1), "decoupled");
         assert_eq!(items(b"\x20\x08\x9a\x01\x02\x08\x00"), Some(8));
+        let has_no_batch = |config: &[u8]| limits(config).unwrap().has_no_batch;
+        assert!(has_no_batch(b"\x0a\x01m") && has_no_batch(b"\x20\x08\x6a\x00"));
+        assert!(!has_no_batch(b"\x20\x01"));
         assert!(!limits(b"\x20\x08").unwrap().batches_itself);
         assert!(limits(b"\x20\x08\x5a\x00").unwrap().batches_itself);
         assert_eq!(parse_response(b"\0\0\0\0\0"), Ok(None));

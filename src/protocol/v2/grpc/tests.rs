@@ -419,6 +419,10 @@ fn a_model_publishes_its_configuration_by_a_method_beside_its_calls() {
     assert_eq!(automatic.unmergeable_model(limits(false)), None);
     assert_eq!(automatic.unmergeable_model(limits(true)), Some(UnmergeableReason::NoGain));
     assert_eq!(grpc().unmergeable_model(None), None);
+    let no_batch = Some(PublishedLimits { items_max: Some(1), has_no_batch: true, ..Default::default() });
+    for endpoint in [&automatic, &grpc()] {
+        assert_eq!(endpoint.unmergeable_model(no_batch), Some(UnmergeableReason::OpenInference));
+    }
     for path in ["/inference.GRPCInferenceService/ModelStreamInfer", "/ns/inference.GRPCInferenceService/ModelInfer"] {
         assert!(default.recognise(&http::Method::POST, path).is_none(), "{path}");
     }

@@ -40,7 +40,7 @@ impl Driver<'_> {
         if let Some(source) = submission.pending_limits.take()
             && !submission.alone
         {
-            self.defer_merging(now, cost_class, source);
+            self.defer_merging(now, cost_class, source, &submission.endpoint);
         }
         self.apply_published(now, cost_class, (submission.published_items_max, submission.published_weight_max));
         if let Some(limits) = submission.division.and_then(|division| self.core.part_limits(&call, &division)) {

@@ -1,14 +1,26 @@
 //! Limits that the server publishes, and cost classes that wait for them; and the property of a
 //! server that batches by itself.
 
+use std::sync::Arc;
+
 use super::Driver;
 use crate::backend::LimitsLookUp;
 use crate::batching::{CostClassId, Tick};
-use crate::protocol::LimitsSource;
+use crate::protocol::{Endpoint, LimitsSource};
 
 /// Maximum number of cost classes that wait for limits of the server. A server has few kinds of
 /// calls that are new at the same time; beyond it, calls are sent unbatched.
 const PENDING_LIMITS_MAX: usize = 256;
+
+/// A cost class whose calls leave one by one until the limits that the server publishes are known.
+#[derive(Debug)]
+pub(super) struct PendingLimits {
+    class: CostClassId,
+    /// The document that is being looked up.
+    source: LimitsSource,
+    /// The endpoint of the calls, in whose items the limits are expressed.
+    endpoint: Arc<Endpoint>,
+}
 
 // === impl Driver ===
 
@@ -27,10 +39,16 @@ impl Driver<'_> {
     }
 
     /// Has the calls of a cost class leave one by one until the limits in `source` are known.
-    pub(super) fn defer_merging(&mut self, now: Tick, class: CostClassId, source: LimitsSource) {
+    pub(super) fn defer_merging(
+        &mut self,
+        now: Tick,
+        class: CostClassId,
+        source: LimitsSource,
+        endpoint: &Arc<Endpoint>,
+    ) {
         self.core.defer_merging(now, class);
-        if !self.pending_limits.iter().any(|(waiting, other)| (*waiting, other) == (class, &source)) {
-            self.pending_limits.push((class, source));
+        if !self.pending_limits.iter().any(|other| (other.class, &other.source) == (class, &source)) {
+            self.pending_limits.push(PendingLimits { class, source, endpoint: Arc::clone(endpoint) });
         }
     }
 
@@ -60,19 +78,19 @@ impl Driver<'_> {
         }
         let (now, backend) = (self.now(), &self.supervisor.backend);
         let mut known = Vec::new();
-        self.pending_limits.retain(|(class, source)| match backend.published_limits(source) {
+        self.pending_limits.retain(|pending| match backend.published_limits(&pending.source) {
             LimitsLookUp::Known(published) => {
-                known.push((*class, published));
+                let maxima = published.map(|limits| (pending.endpoint.published_items_max(limits), limits.weight_max));
+                known.push((pending.class, maxima.unwrap_or_default()));
                 false
             }
             LimitsLookUp::Pending => true,
         });
-        for (class, published) in known {
+        for (class, maxima) in known {
             // The versions of a model may share a class, and have a document each.
-            if self.pending_limits.iter().all(|(waiting, _)| *waiting != class) {
+            if self.pending_limits.iter().all(|pending| pending.class != class) {
                 self.core.end_deferral(class);
             }
-            let maxima = published.map_or((None, None), |known| (known.items_max, known.weight_max));
             self.apply_published(now, class, maxima);
         }
     }

@@ -87,6 +87,7 @@ impl ShadowTask {
     fn on_body(&mut self, (id, at): (CallId, Tick), observed: ObservedCall, call: Call, answered: ResponseOrder) {
         let ObservedCall { endpoint, scope, priority, tenant_weight, client, began, .. } = observed;
         let (published, is_unbatched) = self.look_up_limits(&endpoint, &call, observed.names_protocol);
+        let published = published.map(|limits| (endpoint.published_items_max(limits), limits.weight_max));
         let unbatched = is_unbatched || matches!(call.merge, MergeEligibility::Alone(_));
         let submission = Submission {
             call: Arc::new(call),
@@ -109,9 +110,8 @@ impl ShadowTask {
             division: None,
         };
         let (offered, _) = self.ids.intern_call(id, &submission);
-        if let Some(published) = published {
-            let most = (published.items_max, published.weight_max);
-            self.shadow.publish(at, offered.cost_class, most);
+        if let Some(maxima) = published {
+            self.shadow.publish(at, offered.cost_class, maxima);
         }
         self.queued.insert(id, submission);
         let arrival = self.shadow.on_arrival(at, began, &offered);

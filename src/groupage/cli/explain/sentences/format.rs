@@ -43,7 +43,7 @@ pub(super) fn describe_reason(word: &str) -> &'static str {
             "no adapter recognises method and path; `groupage explain` against the running proxy has the cause"
         }
         "open_inference" => {
-            "KServe V2, and the server does not publish that the first dimension of its tensors is the batch; if it is, add a route with `protocol: OpenInferenceV2`"
+            "KServe V2, and the first dimension of the tensors is not the batch (`max_batch_size: 0`), or the server publishes nothing about it; if it is the batch, add a route with `protocol: OpenInferenceV2`"
         }
         "streaming" => "they request a stream",
         "generation" => {

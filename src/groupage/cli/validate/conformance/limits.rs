@@ -37,6 +37,9 @@ impl ConformanceClient {
         let Some(limits) = tokio::time::timeout(ANSWER_LIMIT, look_up).await.ok().flatten() else {
             return vec!["the server publishes no limits".to_owned()];
         };
+        if limits.has_no_batch {
+            return vec!["the server publishes that the first dimension of the tensors is not the batch".to_owned()];
+        }
         let items = limits.items_max.map(|max| format!("the server publishes a limit of {max} items in a call"));
         let weight = limits.weight_max.map(|max| format!("the server publishes a limit of {max} tokens in a batch"));
         let batches = limits.batches_itself.then(|| "the server publishes that it batches by itself".to_owned());
