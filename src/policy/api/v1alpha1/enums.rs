@@ -107,7 +107,7 @@ pub enum Idempotent {
 /// Items that can share a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ItemClass {
-    /// Items with equal JSON types and fields.
+    /// Items with equal JSON types, and equal fields in the same order.
     Strict,
     /// Any strings.
     Text,

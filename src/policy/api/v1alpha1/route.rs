@@ -109,8 +109,8 @@ pub struct GenericSpec {
     /// Form of calls with a single item, if it differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub single: Option<SingleSpec>,
-    /// Items that can share a batch. `Strict` requires equal JSON types and fields, `Text` accepts
-    /// any strings, and `None` does not compare items.
+    /// Items that can share a batch. `Strict` requires equal JSON types, and equal fields in the same
+    /// order, `Text` accepts any strings, and `None` does not compare items.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub item_class: Option<OpenEnum<ItemClass>>,
     /// JSON Pointer to the list of results, or a list of pointers. `""` is the whole response.
