@@ -42,7 +42,7 @@ impl Model {
         let root = ModelDirectory::open(path)?;
         let sentence = SentenceConfig::parse(&root)?;
         let file = sentence.encoder.json_required("config.json")?;
-        let mut config = EncoderConfig::parse(&file, sentence.file.as_ref())?;
+        let mut config = EncoderConfig::parse(&file)?;
         let tokenizer = TextTokenizer::load(&config, &sentence)?;
         let weights = ModelWeights::open(&sentence.encoder)?;
         // The `config.json` of an encoder for embeddings often names the architecture from which it

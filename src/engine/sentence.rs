@@ -31,8 +31,6 @@ pub(crate) struct SentenceConfig {
     /// Whether texts are converted to lowercase before other normalizers.
     pub(crate) lowercases: bool,
     pub(crate) prompts: Prompts,
-    /// `config_sentence_transformers.json`.
-    pub(crate) file: Option<JsonFile>,
 }
 
 /// Texts that are put in front of inputs, by name.
@@ -90,13 +88,12 @@ impl SentenceConfig {
             length_max: None,
             lowercases: false,
             prompts: Prompts::default(),
-            file: root.json("config_sentence_transformers.json")?,
         };
         if let Some(modules) = root.json("modules.json")? {
             modules.elements(MODULES_MAX)?.iter().try_for_each(|module| config.add_module(root, module))?;
         }
-        if let Some(file) = &config.file {
-            config.prompts = Prompts::parse(file)?;
+        if let Some(file) = root.json("config_sentence_transformers.json")? {
+            config.prompts = Prompts::parse(&file)?;
         }
         let TransformerSettings { length_max, lowercases } = TransformerSettings::read(&config.encoder)?;
         Ok(Self { length_max, lowercases, ..config })

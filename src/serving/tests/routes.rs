@@ -189,6 +189,25 @@ fn rerank_of_tei_sorts_texts_by_their_scores() {
 }
 
 #[test]
+fn scores_follow_the_number_of_labels_and_not_the_function_that_the_files_name() {
+    let identity = json!({"activation_fn": "torch.nn.modules.linear.Identity"});
+    let reranker = TestModel::copy("bert-rerank", &json!({"problem_type": "regression"}), Some(&identity));
+    let sigmoid = 1.0 / (1.0 + (-24.0_f64).exp());
+    let ranked = call(&reranker, &ModelRoute::Rerank, &json!({"query": "f", "texts": ["a"]})).unwrap();
+    assert!((ranked[0]["score"].as_f64().unwrap() - sigmoid).abs() < 1e-6, "{ranked}");
+    let ranked = call(&reranker, &ModelRoute::Rerank, &json!({"query": "f", "documents": ["a"]})).unwrap();
+    let score = ranked["results"][0]["relevance_score"].as_f64().unwrap();
+    assert!((score - sigmoid).abs() < 1e-6, "{ranked}");
+    let classifier = TestModel::copy("distilbert-classify", &json!({}), Some(&identity));
+    let predict = |raw: bool| {
+        let answer = call(&classifier, &ModelRoute::Predict, &json!({"inputs": "a c e", "raw_scores": raw})).unwrap();
+        (0..3).map(|at| answer[at]["score"].as_f64().unwrap()).sum::<f64>()
+    };
+    assert!((predict(false) - 1.0).abs() < 1e-6);
+    assert!((predict(true) - 63.0).abs() < 1e-6, "raw scores are the logits");
+}
+
+#[test]
 fn rerank_with_documents_has_the_members_of_cohere_and_jina() {
     let model = TestModel::reranker();
     let documents = json!(["a", {"text": "j"}, "d"]);
