@@ -75,4 +75,4 @@ pub use model::Model;
 pub use pooling::{Pooling, finish_embedding};
 pub use scores::{score_logits, sigmoid};
 pub use sentence::Prompts;
-pub use tokenize::{OffsetUnit, TextTokenizer, TokenDetail, TokenError, TokenSequence, Truncation};
+pub use tokenize::{TextTokenizer, TokenDetail, TokenError, TokenSequence, Truncation};

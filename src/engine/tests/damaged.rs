@@ -125,7 +125,7 @@ fn encode_samples(folder: &Path) {
     for text in ["", "a man eats", "日本 é \u{0301}", &"x".repeat(3000)] {
         drop(tokenizer.encode_text(text, true));
         drop(tokenizer.encode_pair(text, "fox", true));
-        drop(tokenizer.list_tokens(text, true, crate::OffsetUnit::Chars));
+        drop(tokenizer.list_tokens(text, true));
     }
     drop(tokenizer.decode(&[0, 5, u32::MAX], true));
 }

@@ -243,7 +243,7 @@ fn tokenize_names_each_token_with_its_position() {
         json!([[
             {"id": 2, "text": "[CLS]", "special": true, "start": null, "stop": null},
             {"id": 19, "text": "a", "special": false, "start": 0, "stop": 1},
-            {"id": 1, "text": "日", "special": false, "start": 2, "stop": 3},
+            {"id": 1, "text": "日", "special": false, "start": 2, "stop": 5},
             {"id": 3, "text": "[SEP]", "special": true, "start": null, "stop": null},
         ]])
     );
