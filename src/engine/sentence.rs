@@ -16,6 +16,8 @@ use crate::pooling::Pooling;
 const MODULES_MAX: usize = 16;
 /// Maximum number of named prompts. Published models have at most about twenty.
 const PROMPTS_MAX: usize = 1024;
+/// The file of the module for pooling, at the path that it has in all published models.
+const POOLING_FILE: &str = "1_Pooling/config.json";
 const UNSUPPORTED: &str = "use a model without it";
 
 /// What the files of sentence-transformers add to an encoder.
@@ -78,8 +80,9 @@ impl Prompts {
 // === impl SentenceConfig ===
 
 impl SentenceConfig {
-    /// Reads the files. Without `modules.json`, embeddings are means of all tokens and not scaled,
-    /// as in sentence-transformers.
+    /// Reads the files. Without `modules.json`, embeddings are not scaled, and are pooled as
+    /// `1_Pooling/config.json` states, as in TEI; without this file too, they are means of all
+    /// tokens, as in sentence-transformers.
     pub(crate) fn parse(root: &ModelDirectory) -> Result<Self, LoadError> {
         let mut config = Self {
             encoder: root.clone(),
@@ -91,6 +94,8 @@ impl SentenceConfig {
         };
         if let Some(modules) = root.json("modules.json")? {
             modules.elements(MODULES_MAX)?.iter().try_for_each(|module| config.add_module(root, module))?;
+        } else if let Some(file) = root.json(POOLING_FILE)? {
+            config.pooling = parse_pooling(&file)?;
         }
         if let Some(file) = root.json("config_sentence_transformers.json")? {
             config.prompts = Prompts::parse(&file)?;
@@ -180,6 +185,14 @@ mod tests {
     fn without_files_an_embedding_is_the_mean() {
         let config = parse(&[]).unwrap();
         assert_eq!((config.pooling, config.normalizes, config.length_max), (Pooling::Mean, false, None));
+    }
+
+    #[test]
+    fn without_modules_the_file_of_the_pooling_is_read() {
+        let config = parse(&[(POOLING_FILE, r#"{"pooling_mode_cls_token": true}"#)]).unwrap();
+        assert_eq!((config.pooling, config.normalizes), (Pooling::First, false));
+        let error = parse(&[(POOLING_FILE, r#"{"pooling_mode": "weightedmean"}"#)]).unwrap_err();
+        assert!(error.file.ends_with(POOLING_FILE), "{error}");
     }
 
     #[test]
