@@ -144,6 +144,7 @@ impl TextTokenizer {
             settings::add_lowercase(&mut tokenizer).map_err(failed)?;
         }
         file::check(&tokenizer).map_err(error)?;
+        file::check_special_tokens(&tokenizer, &directory.path(FILE))?;
         // sentence-transformers prefers the length of its own configuration file to that of the
         // tokenizer. It fails for more tokens than the model has positions, so the length is
         // limited to them below.
