@@ -48,7 +48,10 @@ impl Model {
         // The `config.json` of an encoder for embeddings often names the architecture from which it
         // was trained, with a head. The head is used only if the files have its weights.
         config.head = config.head.filter(|_| weights.has(config.architecture.classifier_tensor()));
-        let SentenceConfig { pooling, normalizes, prompts, .. } = sentence;
+        let SentenceConfig { pooling, unpooled, normalizes, prompts, .. } = sentence;
+        if let Some(error) = unpooled.filter(|_| config.head.is_none()) {
+            return Err(error);
+        }
         Ok(Self { name: root.name(), config, pooling, normalizes, prompts, tokenizer, weights })
     }
 

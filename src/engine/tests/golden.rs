@@ -53,6 +53,16 @@ fn the_files_of_a_model_are_reported() {
 }
 
 #[test]
+fn only_a_classifier_needs_no_module_for_pooling() {
+    let alone = r#"[{"path": "", "type": "sentence_transformers.models.Transformer"}]"#;
+    for (name, accepted) in [("bert", false), ("bert-rerank", true)] {
+        let copy = copy_of(name);
+        std::fs::write(copy.path().join("modules.json"), alone).unwrap();
+        assert_eq!(Model::open(copy.path()).is_ok(), accepted, "{name}");
+    }
+}
+
+#[test]
 fn the_length_of_inputs_can_be_lowered_and_not_raised() {
     let open = || Model::open(&goldens().join("bert")).unwrap();
     let own = open().tokens_max();
