@@ -63,7 +63,7 @@ impl Model {
         self
     }
 
-    /// Name of the directory.
+    /// Name of the directory, or the id of a model in the cache of Hugging Face.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
