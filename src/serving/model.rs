@@ -133,6 +133,13 @@ impl ServedModel {
             TextInput::Ids(_) if options.prompt_name.is_some() => {
                 return Err(CallError::invalid("`prompt_name` applies to texts: send a text, or leave it out"));
             }
+            TextInput::Ids(_) if self.model.prompts().get(None).is_some_and(|prompt| !prompt.is_empty()) => {
+                // Without the prompt, the vector would be another one than that of the same text.
+                let name = self.model.prompts().default.as_deref().unwrap_or_default();
+                let message =
+                    format!("the model puts its prompt {name:?} in front of texts, not of token ids: send a text");
+                return Err(CallError::invalid(message));
+            }
             TextInput::Ids(ids) => (tokenizer.encode_ids(ids, truncation), ids.len()),
         };
         let tokens = tokens.map_err(|error| token_error(&error))?;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::lone_calls::parts;
 use super::{FakeExecutor, HIDDEN, TestModel};
-use crate::{CallError, ModelRoute, prepare_call};
+use crate::{CallError, ErrorKind, ModelRoute, prepare_call};
 
 /// Token ids of the models: special tokens, and single letters from [`A`] on.
 const CLS: u32 = 2;
@@ -113,6 +113,23 @@ fn a_prompt_is_put_in_front_of_texts() {
     let body = json!({"inputs": "a", "prompt_name": "query"});
     let tokens = call(&model, &ModelRoute::Tokenize, &body).unwrap();
     assert_eq!(tokens[0].as_array().unwrap().len(), 5);
+}
+
+#[test]
+fn the_default_prompt_of_the_model_applies_to_texts_and_refuses_ids() {
+    let prompts = |text: &str| json!({"prompts": {"query": text}, "default_prompt_name": "query"});
+    let model = TestModel::copy("bert", &json!({}), Some(&prompts("b c ")));
+    let answer = call(&model, &ModelRoute::Embed, &json!({"inputs": "a", "normalize": false})).unwrap();
+    assert_eq!(answer[0][0].as_f64(), Some(f64::from(CLS + A + 1 + A + 2 + A + SEP)), "b c a");
+    for (route, body) in
+        [(ModelRoute::Embed, json!({"inputs": ["a", [4, 9]]})), (ModelRoute::Embeddings, json!({"input": [4, 9]}))]
+    {
+        let error = call(&model, &route, &body).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Invalid, "{body}");
+        assert!(error.message.contains("\"query\""), "{}", error.message);
+    }
+    let empty = TestModel::copy("bert", &json!({}), Some(&prompts("")));
+    assert!(call(&empty, &ModelRoute::Embed, &json!({"inputs": [4, 9]})).is_ok(), "an empty prompt changes nothing");
 }
 
 #[test]
