@@ -4,6 +4,7 @@ mod batches;
 mod errors;
 mod lone_calls;
 mod memory;
+mod options;
 mod routes;
 
 use std::path::Path;

@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use super::lone_calls::parts;
 use super::{FakeExecutor, HIDDEN, TestModel};
-use crate::{CallError, ErrorKind, ModelRoute, prepare_call};
+use crate::{CallError, ModelRoute, prepare_call};
 
 /// Token ids of the models: special tokens, and single letters from [`A`] on.
-const CLS: u32 = 2;
-const SEP: u32 = 3;
-const A: u32 = 19;
+pub(super) const CLS: u32 = 2;
+pub(super) const SEP: u32 = 3;
+pub(super) const A: u32 = 19;
 
 /// Executes a call and returns the response.
 pub(super) fn call(model: &TestModel, route: &ModelRoute, body: &Value) -> Result<Value, CallError> {
@@ -116,23 +116,6 @@ fn a_prompt_is_put_in_front_of_texts() {
 }
 
 #[test]
-fn the_default_prompt_of_the_model_applies_to_texts_and_refuses_ids() {
-    let prompts = |text: &str| json!({"prompts": {"query": text}, "default_prompt_name": "query"});
-    let model = TestModel::copy("bert", &json!({}), Some(&prompts("b c ")));
-    let answer = call(&model, &ModelRoute::Embed, &json!({"inputs": "a", "normalize": false})).unwrap();
-    assert_eq!(answer[0][0].as_f64(), Some(f64::from(CLS + A + 1 + A + 2 + A + SEP)), "b c a");
-    for (route, body) in
-        [(ModelRoute::Embed, json!({"inputs": ["a", [4, 9]]})), (ModelRoute::Embeddings, json!({"input": [4, 9]}))]
-    {
-        let error = call(&model, &route, &body).unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Invalid, "{body}");
-        assert!(error.message.contains("\"query\""), "{}", error.message);
-    }
-    let empty = TestModel::copy("bert", &json!({}), Some(&prompts("")));
-    assert!(call(&empty, &ModelRoute::Embed, &json!({"inputs": [4, 9]})).is_ok(), "an empty prompt changes nothing");
-}
-
-#[test]
 fn a_text_that_is_too_long_is_cut_unless_the_call_declines() {
     let model = TestModel::embedding();
     let long = "a ".repeat(100);
@@ -145,7 +128,7 @@ fn a_text_that_is_too_long_is_cut_unless_the_call_declines() {
         assert_eq!(answer[0][0].as_f64(), Some(f64::from(CLS + 30 * A + SEP)), "{body}");
     }
     let answer = call(&model, &ModelRoute::Embeddings, &json!({"input": ["a", long]})).unwrap();
-    assert_eq!(answer["usage"]["total_tokens"], 3 + 32, "the route of OpenAI has no field for it");
+    assert_eq!(answer["usage"]["total_tokens"], 3 + 32, "the route of OpenAI has the same default");
     let scored = call(&TestModel::classifier(), &ModelRoute::Predict, &json!({"inputs": long}));
     assert_eq!(scored.unwrap().as_array().unwrap().len(), 3);
     let body = json!({"query": "a", "texts": [long]});
@@ -203,25 +186,6 @@ fn rerank_of_tei_sorts_texts_by_their_scores() {
     let sigmoid = 1.0 / (1.0 + (-24.0_f64).exp());
     assert!((answer[0]["score"].as_f64().unwrap() - sigmoid).abs() < 1e-6, "{answer}");
     assert!(answer[0].get("text").is_none());
-}
-
-#[test]
-fn scores_follow_the_number_of_labels_and_not_the_function_that_the_files_name() {
-    let identity = json!({"activation_fn": "torch.nn.modules.linear.Identity"});
-    let reranker = TestModel::copy("bert-rerank", &json!({"problem_type": "regression"}), Some(&identity));
-    let sigmoid = 1.0 / (1.0 + (-24.0_f64).exp());
-    let ranked = call(&reranker, &ModelRoute::Rerank, &json!({"query": "f", "texts": ["a"]})).unwrap();
-    assert!((ranked[0]["score"].as_f64().unwrap() - sigmoid).abs() < 1e-6, "{ranked}");
-    let ranked = call(&reranker, &ModelRoute::Rerank, &json!({"query": "f", "documents": ["a"]})).unwrap();
-    let score = ranked["results"][0]["relevance_score"].as_f64().unwrap();
-    assert!((score - sigmoid).abs() < 1e-6, "{ranked}");
-    let classifier = TestModel::copy("distilbert-classify", &json!({}), Some(&identity));
-    let predict = |raw: bool| {
-        let answer = call(&classifier, &ModelRoute::Predict, &json!({"inputs": "a c e", "raw_scores": raw})).unwrap();
-        (0..3).map(|at| answer[at]["score"].as_f64().unwrap()).sum::<f64>()
-    };
-    assert!((predict(false) - 1.0).abs() < 1e-6);
-    assert!((predict(true) - 63.0).abs() < 1e-6, "raw scores are the logits");
 }
 
 #[test]
