@@ -3,12 +3,10 @@
 mod architecture;
 mod head;
 mod modern;
-mod scores;
 
 pub use self::architecture::Architecture;
 pub use self::head::{HeadConfig, HeadPooling};
 pub use self::modern::RotaryConfig;
-pub use self::scores::ScoreFunction;
 
 use crate::activation::Activation;
 use crate::error::LoadError;
@@ -86,8 +84,8 @@ impl EncoderConfig {
         self.hidden / self.heads
     }
 
-    /// Reads `config.json`. `sentence` is `config_sentence_transformers.json`, if there is one.
-    pub(crate) fn parse(file: &JsonFile, sentence: Option<&JsonFile>) -> Result<Self, LoadError> {
+    /// Reads `config.json`.
+    pub(crate) fn parse(file: &JsonFile) -> Result<Self, LoadError> {
         let (architecture, has_head) = Architecture::parse(file)?;
         let config = match architecture {
             Architecture::Bert | Architecture::Roberta | Architecture::XlmRoberta => parse_bert(file, architecture)?,
@@ -107,7 +105,7 @@ impl EncoderConfig {
             let advice = "use a model whose rotary embeddings have pairs of elements";
             return Err(file.error(architecture.heads_field(), &expected, advice));
         }
-        let head = has_head.then(|| HeadConfig::parse(file, sentence, architecture)).transpose()?;
+        let head = has_head.then(|| HeadConfig::parse(file, architecture)).transpose()?;
         Ok(Self { head, ..config })
     }
 }
@@ -188,7 +186,7 @@ mod tests {
         "hidden_act": "gelu", "pad_token_id": 1}"#;
 
     fn parse(text: &str) -> Result<EncoderConfig, LoadError> {
-        EncoderConfig::parse(&JsonFile::parse("config.json".to_owned(), text.as_bytes()).unwrap(), None)
+        EncoderConfig::parse(&JsonFile::parse("config.json".to_owned(), text.as_bytes()).unwrap())
     }
 
     #[test]

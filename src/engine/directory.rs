@@ -66,12 +66,12 @@ impl ModelDirectory {
         self.path(name).is_file()
     }
 
-    /// Returns the last component of the path, as a name of the model. A path such as `.` has none,
-    /// and its absolute path is used.
+    /// Returns a name of the model: its id for a directory in the cache of Hugging Face, and the
+    /// last component of the path for others. A path such as `.` has no such component, and its
+    /// absolute path is used.
     pub(crate) fn name(&self) -> String {
-        let absolute = || self.root.canonicalize().ok()?.file_name().map(std::ffi::OsStr::to_owned);
-        let name = self.root.file_name().map(std::ffi::OsStr::to_owned).or_else(absolute);
-        name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+        let absolute = || self.root.canonicalize().ok().as_deref().and_then(path_name);
+        path_name(&self.root).or_else(absolute).unwrap_or_default()
     }
 
     /// Reads a file of at most `bytes_max` bytes. `None` if it does not exist.
@@ -123,6 +123,21 @@ impl ModelDirectory {
     }
 }
 
+fn path_name(path: &Path) -> Option<String> {
+    let last = || path.file_name().map(|name| name.to_string_lossy().into_owned());
+    hub_id(path).or_else(last)
+}
+
+/// Returns the id of a model by its path in the cache of Hugging Face, which is
+/// `models--{owner}--{name}/snapshots/{revision}`. Ids have no `--` of their own.
+fn hub_id(path: &Path) -> Option<String> {
+    // A path that ends with `..` names no revision.
+    path.file_name()?;
+    let snapshots = path.parent().filter(|parent| parent.ends_with("snapshots"))?;
+    let folder = snapshots.parent()?.file_name()?.to_str()?;
+    folder.strip_prefix("models--").map(|id| id.replace("--", "/"))
+}
+
 /// Opens a regular file for reading. The opening of a FIFO would wait for its writer otherwise.
 pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     let file = File::from(rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?);
@@ -155,6 +170,21 @@ mod tests {
         assert_eq!(ModelDirectory::open(&inner.join("..")).unwrap().name(), "model");
         assert_eq!(ModelDirectory::open(&folder.path().join("model")).unwrap().name(), "model");
         assert_ne!(ModelDirectory::open(Path::new(".")).unwrap().name(), "");
+    }
+
+    #[test]
+    fn a_directory_in_the_cache_of_hugging_face_has_the_id_of_its_model() {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, name) in [
+            ("models--BAAI--bge-small-en/snapshots/5c38ec7", "BAAI/bge-small-en"),
+            ("models--gpt2/snapshots/5c38ec7/", "gpt2"),
+            ("models--BAAI--bge-small-en/other/5c38ec7", "5c38ec7"),
+            ("snapshots/5c38ec7", "5c38ec7"),
+        ] {
+            let root = folder.path().join(path);
+            std::fs::create_dir_all(&root).unwrap();
+            assert_eq!(ModelDirectory::open(&root).unwrap().name(), name, "{path}");
+        }
     }
 
     #[test]

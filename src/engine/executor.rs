@@ -74,7 +74,7 @@ pub enum SequenceOutput {
         /// Number of elements of a row.
         hidden: usize,
     },
-    /// Logits, one for each label: see [`crate::ScoreFunction::apply`].
+    /// Logits, one for each label: see [`crate::score_logits`].
     Logits(Vec<f32>),
 }
 

@@ -5,11 +5,11 @@
 //! - A [`PackedBatch`] has sequences without padding, and an [`Executor`] returns one result for
 //!   each. [`CpuExecutor`] is the one on the CPU, and [`CudaExecutor`] the one on NVIDIA GPUs,
 //!   with the feature `cuda` for their driver; [`choose_device`] decides between them.
-//! - [`finish_embedding`] and [`ScoreFunction::apply`] turn results into what callers expect.
+//! - [`finish_embedding`] and [`score_logits`] turn results into what callers expect.
 //!
 //! Results are those of sentence-transformers and of the `transformers` library: the same
-//! truncation, pooling and activation functions. The result of a sequence does not depend on its
-//! batch, bit for bit.
+//! truncation, pooling and activation functions. Scores are those of Text Embeddings Inference. The
+//! result of a sequence does not depend on its batch, bit for bit.
 //!
 //! The crate serves nothing, reads no environment and no clock, and logs nothing.
 //!
@@ -52,7 +52,7 @@ mod tests;
 
 pub use activation::Activation;
 pub use batch::{BatchFull, OutputKind, PackedBatch};
-pub use config::{Architecture, EncoderConfig, HeadConfig, HeadPooling, PositionScheme, RotaryConfig, ScoreFunction};
+pub use config::{Architecture, EncoderConfig, HeadConfig, HeadPooling, PositionScheme, RotaryConfig};
 pub use cpu::{CpuExecutor, CpuFeatures, CpuOptions, MemoryDemand};
 #[cfg(feature = "cuda")]
 pub use cuda::CudaDevice;
@@ -73,6 +73,6 @@ pub use executor::{
 pub use memory_limit::MemoryLimit;
 pub use model::Model;
 pub use pooling::{Pooling, finish_embedding};
-pub use scores::{sigmoid, softmax};
+pub use scores::{score_logits, sigmoid};
 pub use sentence::Prompts;
-pub use tokenize::{OffsetUnit, TextTokenizer, TokenDetail, TokenError, TokenSequence, Truncation};
+pub use tokenize::{TextTokenizer, TokenDetail, TokenError, TokenSequence, Truncation};

@@ -42,13 +42,16 @@ impl Model {
         let root = ModelDirectory::open(path)?;
         let sentence = SentenceConfig::parse(&root)?;
         let file = sentence.encoder.json_required("config.json")?;
-        let mut config = EncoderConfig::parse(&file, sentence.file.as_ref())?;
+        let mut config = EncoderConfig::parse(&file)?;
         let tokenizer = TextTokenizer::load(&config, &sentence)?;
         let weights = ModelWeights::open(&sentence.encoder)?;
         // The `config.json` of an encoder for embeddings often names the architecture from which it
         // was trained, with a head. The head is used only if the files have its weights.
         config.head = config.head.filter(|_| weights.has(config.architecture.classifier_tensor()));
-        let SentenceConfig { pooling, normalizes, prompts, .. } = sentence;
+        let SentenceConfig { pooling, unpooled, normalizes, prompts, .. } = sentence;
+        if let Some(error) = unpooled.filter(|_| config.head.is_none()) {
+            return Err(error);
+        }
         Ok(Self { name: root.name(), config, pooling, normalizes, prompts, tokenizer, weights })
     }
 
@@ -60,7 +63,7 @@ impl Model {
         self
     }
 
-    /// Name of the directory.
+    /// Name of the directory, or the id of a model in the cache of Hugging Face.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

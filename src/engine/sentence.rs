@@ -16,6 +16,11 @@ use crate::pooling::Pooling;
 const MODULES_MAX: usize = 16;
 /// Maximum number of named prompts. Published models have at most about twenty.
 const PROMPTS_MAX: usize = 1024;
+/// The file of the module for pooling, at the path that it has in all published models.
+const POOLING_FILE: &str = "1_Pooling/config.json";
+/// Beginning of the types of modules that belong to sentence-transformers. Others are code of their
+/// authors, with any function.
+const MODULE_PREFIX: &str = "sentence_transformers.";
 const UNSUPPORTED: &str = "use a model without it";
 
 /// What the files of sentence-transformers add to an encoder.
@@ -24,6 +29,9 @@ pub(crate) struct SentenceConfig {
     /// Directory of the encoder.
     pub(crate) encoder: ModelDirectory,
     pub(crate) pooling: Pooling,
+    /// The error of a model for embeddings whose modules end before the pooling. A classifier has
+    /// the module `Transformer` alone.
+    pub(crate) unpooled: Option<LoadError>,
     /// Whether embeddings are scaled to unit length.
     pub(crate) normalizes: bool,
     /// Maximum number of tokens of a sequence.
@@ -31,8 +39,6 @@ pub(crate) struct SentenceConfig {
     /// Whether texts are converted to lowercase before other normalizers.
     pub(crate) lowercases: bool,
     pub(crate) prompts: Prompts,
-    /// `config_sentence_transformers.json`.
-    pub(crate) file: Option<JsonFile>,
 }
 
 /// Texts that are put in front of inputs, by name.
@@ -80,42 +86,62 @@ impl Prompts {
 // === impl SentenceConfig ===
 
 impl SentenceConfig {
-    /// Reads the files. Without `modules.json`, embeddings are means of all tokens and not scaled,
-    /// as in sentence-transformers.
+    /// Reads the files. Without `modules.json`, embeddings are not scaled, and are pooled as
+    /// `1_Pooling/config.json` states, as in TEI; without this file too, they are means of all
+    /// tokens, as in sentence-transformers.
     pub(crate) fn parse(root: &ModelDirectory) -> Result<Self, LoadError> {
         let mut config = Self {
             encoder: root.clone(),
             pooling: Pooling::Mean,
+            unpooled: None,
             normalizes: false,
             length_max: None,
             lowercases: false,
             prompts: Prompts::default(),
-            file: root.json("config_sentence_transformers.json")?,
         };
         if let Some(modules) = root.json("modules.json")? {
-            modules.elements(MODULES_MAX)?.iter().try_for_each(|module| config.add_module(root, module))?;
+            let rows = modules.elements(MODULES_MAX)?;
+            rows.iter().enumerate().try_for_each(|(at, module)| config.add_module(root, at, module))?;
+            let advice = "use a model for embeddings with the modules Transformer and Pooling";
+            let next = rows.len();
+            let missing = || modules.error(&format!("[{next}].type"), expected_module(next), advice);
+            config.unpooled = (next < 2).then(missing);
+        } else if let Some(file) = root.json(POOLING_FILE)? {
+            config.pooling = parse_pooling(&file)?;
         }
-        if let Some(file) = &config.file {
-            config.prompts = Prompts::parse(file)?;
+        if let Some(file) = root.json("config_sentence_transformers.json")? {
+            config.prompts = Prompts::parse(&file)?;
         }
         let TransformerSettings { length_max, lowercases } = TransformerSettings::read(&config.encoder)?;
         Ok(Self { length_max, lowercases, ..config })
     }
 
-    /// Applies a row of `modules.json`. Its type is a path of Python, whose first parts differ by
-    /// version.
-    fn add_module(&mut self, root: &ModelDirectory, module: &JsonFile) -> Result<(), LoadError> {
+    /// Applies the row of `modules.json` at an index. Its type is a path of Python, whose parts in
+    /// the middle differ by version.
+    fn add_module(&mut self, root: &ModelDirectory, at: usize, module: &JsonFile) -> Result<(), LoadError> {
         let path = module.text("path")?.unwrap_or_default();
         let Some(folder) = root.child(path) else {
             return Err(module.error("path", "the name of a folder in the directory of the model", UNSUPPORTED));
         };
-        match module.text("type")?.and_then(|kind| kind.rsplit('.').next()) {
-            Some("Transformer") => self.encoder = folder,
-            Some("Pooling") => self.pooling = parse_pooling(&folder.json_required("config.json")?)?,
-            Some("Normalize") => self.normalizes = true,
-            _ => return Err(module.error("type", "a module Transformer, Pooling or Normalize", UNSUPPORTED)),
+        let kind = module.text("type")?.and_then(|kind| kind.strip_prefix(MODULE_PREFIX));
+        match (at, kind.and_then(|kind| kind.rsplit('.').next())) {
+            (0, Some("Transformer")) => self.encoder = folder,
+            (1, Some("Pooling")) => self.pooling = parse_pooling(&folder.json_required("config.json")?)?,
+            (2.., Some("Normalize")) => self.normalizes = true,
+            // It has an effect in training only.
+            (2.., Some("Dropout")) => {}
+            _ => return Err(module.error("type", expected_module(at), UNSUPPORTED)),
         }
         Ok(())
+    }
+}
+
+/// Returns the modules that may be at an index of `modules.json`.
+const fn expected_module(at: usize) -> &'static str {
+    match at {
+        0 => "the module Transformer of sentence_transformers",
+        1 => "the module Pooling of sentence_transformers",
+        _ => "the module Normalize or Dropout of sentence_transformers",
     }
 }
 
@@ -186,6 +212,14 @@ mod tests {
     }
 
     #[test]
+    fn without_modules_the_file_of_the_pooling_is_read() {
+        let config = parse(&[(POOLING_FILE, r#"{"pooling_mode_cls_token": true}"#)]).unwrap();
+        assert_eq!((config.pooling, config.normalizes), (Pooling::First, false));
+        let error = parse(&[(POOLING_FILE, r#"{"pooling_mode": "weightedmean"}"#)]).unwrap_err();
+        assert!(error.file.ends_with(POOLING_FILE), "{error}");
+    }
+
+    #[test]
     fn modules_choose_pooling_and_scaling() {
         let pooling = r#"{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}"#;
         let length = r#"{"max_seq_length": 256, "do_lower_case": true}"#;
@@ -220,8 +254,28 @@ mod tests {
         let pooling = r#"{"pooling_mode": "mean"}"#;
         let error = parse(&[("modules.json", &dense), ("1_Pooling/config.json", pooling)]).unwrap_err().to_string();
         assert!(error.contains("`[2].type`: found \"sentence_transformers.models.Dense\""), "{error}");
+        for (from, to, place) in [
+            ("sentence_transformers.models.Transformer", "custom_st.Transformer", "`[0].type`"),
+            ("models.Pooling", "models.Normalize", "`[1].type`"),
+            ("models.Normalize", "models.Pooling", "`[2].type`"),
+        ] {
+            let error = parse(&[("modules.json", &MODULES.replace(from, to)), (POOLING_FILE, pooling)]).unwrap_err();
+            assert!(error.place.contains(place) && error.file.ends_with("modules.json"), "{error}");
+        }
         let outside = MODULES.replace("1_Pooling", "../1_Pooling");
         assert!(parse(&[("modules.json", &outside)]).unwrap_err().place.contains("[1].path"));
+    }
+
+    #[test]
+    fn modules_that_end_before_the_pooling_are_those_of_a_classifier() {
+        let alone = r#"[{"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}]"#;
+        let error = parse(&[("modules.json", alone)]).unwrap().unpooled.unwrap().to_string();
+        assert!(
+            error.contains("modules.json: field `[1].type`: found nothing, expected the module Pooling"),
+            "{error}"
+        );
+        assert_eq!(parse(&[("modules.json", MODULES), (POOLING_FILE, "{}")]).unwrap().unpooled, None);
+        assert_eq!(parse(&[]).unwrap().unpooled, None);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::fmt;
 use tokenizers::utils::truncation::TruncationDirection;
 use tokenizers::{PostProcessor as _, Tokenizer};
 
-pub use self::detail::{OffsetUnit, TokenDetail};
+pub use self::detail::TokenDetail;
 use self::settings::TokenizerSettings;
 pub use self::truncation::Truncation;
 use crate::config::{EncoderConfig, POSITIONS_MAX, PositionScheme};
@@ -144,6 +144,7 @@ impl TextTokenizer {
             settings::add_lowercase(&mut tokenizer).map_err(failed)?;
         }
         file::check(&tokenizer).map_err(error)?;
+        file::check_special_tokens(&tokenizer, &directory.path(FILE))?;
         // sentence-transformers prefers the length of its own configuration file to that of the
         // tokenizer. It fails for more tokens than the model has positions, so the length is
         // limited to them below.
@@ -231,19 +232,14 @@ impl TextTokenizer {
         file::catch_panic(|| decode().map_err(|error| TokenError::Tokenizer(error.to_string())))
     }
 
-    /// Returns every token of a text with its position in the text, in this unit. The number of
-    /// tokens is not limited. `adds_special` adds the special tokens of the model.
+    /// Returns every token of a text with its position in the text. The number of tokens is not
+    /// limited. `adds_special` adds the special tokens of the model.
     ///
     /// # Errors
     /// The text has too many bytes, or the tokenizer fails.
-    pub fn list_tokens(
-        &self,
-        text: &str,
-        adds_special: bool,
-        unit: OffsetUnit,
-    ) -> Result<Vec<TokenDetail>, TokenError> {
+    pub fn list_tokens(&self, text: &str, adds_special: bool) -> Result<Vec<TokenDetail>, TokenError> {
         check_size(text)?;
-        file::catch_panic(|| detail::list_tokens(&self.tokenizer, text, adds_special, unit))
+        file::catch_panic(|| detail::list_tokens(&self.tokenizer, text, adds_special))
     }
 
     fn encode(&self, first: &str, second: Option<&str>, truncation: Truncation) -> Result<TokenSequence, TokenError> {

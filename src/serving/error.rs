@@ -9,9 +9,9 @@ pub enum ErrorKind {
     Malformed,
     /// A list of inputs, or an input, is empty.
     Empty,
-    /// A field is missing, or its value is not accepted.
+    /// A field is missing, its value is not accepted, or an input has too many tokens.
     Invalid,
-    /// The body, the number of inputs or an input exceeds a limit.
+    /// The body, the number of inputs or the response exceeds a limit.
     TooLarge,
     /// The body has another media type than JSON.
     MediaType,
@@ -87,6 +87,11 @@ impl CallError {
     /// Creates the error of a response that cannot be written, which is a defect.
     pub(crate) fn unwritable(error: &serde_json::Error) -> Self {
         Self::new(ErrorKind::Internal, error.to_string())
+    }
+
+    /// Creates the error of an input without a text or token ids, with the message of TEI.
+    pub(crate) fn empty_input() -> Self {
+        Self::new(ErrorKind::Empty, "`inputs` cannot be empty")
     }
 
     /// Creates the error of a field with a value that is not accepted.

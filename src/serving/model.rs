@@ -126,6 +126,9 @@ impl ServedModel {
         let truncation = options.truncation();
         let tokenizer = self.model.tokenizer();
         let (tokens, characters) = match input {
+            // Before the prompt, which would make it another text.
+            TextInput::Text(text) if text.is_empty() => return Err(CallError::empty_input()),
+            TextInput::Ids(ids) if ids.is_empty() => return Err(CallError::empty_input()),
             TextInput::Text(text) => {
                 let tokens = tokenizer.encode_text(&self.with_prompt(text, options)?, truncation);
                 (tokens, text.chars().count())
@@ -133,18 +136,28 @@ impl ServedModel {
             TextInput::Ids(_) if options.prompt_name.is_some() => {
                 return Err(CallError::invalid("`prompt_name` applies to texts: send a text, or leave it out"));
             }
+            TextInput::Ids(_) if self.model.prompts().get(None).is_some_and(|prompt| !prompt.is_empty()) => {
+                // Without the prompt, the vector would be another one than that of the same text.
+                let name = self.model.prompts().default.as_deref().unwrap_or_default();
+                let message =
+                    format!("the model puts its prompt {name:?} in front of texts, not of token ids: send a text");
+                return Err(CallError::invalid(message));
+            }
             TextInput::Ids(ids) => (tokenizer.encode_ids(ids, truncation), ids.len()),
         };
         let tokens = tokens.map_err(|error| token_error(&error))?;
         Ok(InputSequence { tokens, characters, kind })
     }
 
-    /// Encodes a pair of texts.
+    /// Encodes a pair of texts, of which one may be empty, as in TEI.
     pub(crate) fn encode_pair(
         &self,
         (first, second): (&str, &str),
         options: &EncodeOptions,
     ) -> Result<InputSequence, CallError> {
+        if first.is_empty() && second.is_empty() {
+            return Err(CallError::empty_input());
+        }
         let tokens = self.model.tokenizer().encode_pair(first, second, options.truncation());
         let tokens = tokens.map_err(|error| token_error(&error))?;
         let characters = first.chars().count() + second.chars().count();
@@ -173,9 +186,8 @@ fn is_reranker(head: &HeadConfig) -> bool {
 /// Converts the error of an input.
 pub(crate) fn token_error(error: &TokenError) -> CallError {
     let kind = match error {
-        TokenError::TooLong { .. } => ErrorKind::TooLarge,
         TokenError::Empty => ErrorKind::Empty,
-        TokenError::UnknownId { .. } | TokenError::Tokenizer(_) => ErrorKind::Invalid,
+        TokenError::TooLong { .. } | TokenError::UnknownId { .. } | TokenError::Tokenizer(_) => ErrorKind::Invalid,
     };
     CallError::new(kind, error.to_string())
 }

@@ -118,6 +118,7 @@ impl EngineServer {
             architecture = ?model.model().config().architecture,
             layers = model.model().config().layers,
             hidden = model.model().config().hidden,
+            pooling = ?model.model().pooling(),
             sequence_tokens_max = model.model().tokens_max(),
             batch_tokens_max = model.batch_tokens_max(),
             "loading the model"

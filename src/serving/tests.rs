@@ -4,6 +4,7 @@ mod batches;
 mod errors;
 mod lone_calls;
 mod memory;
+mod options;
 mod routes;
 
 use std::path::Path;
@@ -62,7 +63,7 @@ impl TestModel {
     }
 
     /// Copies a model into a folder named `tiny`, with some fields of `config.json` replaced, and with a
-    /// file of sentence-transformers. A classifier with that file is a cross-encoder.
+    /// file of sentence-transformers.
     fn copy(name: &str, fields: &Value, sentence: Option<&Value>) -> Self {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/goldens").join(name);
         let root = tempfile::tempdir().unwrap();

@@ -54,9 +54,11 @@ fn post(process: &EngineProcess, path: &str, body: &Value) -> Value {
     answer
 }
 
+/// Returns the cases of a file. Those with an empty text are left out: the routes refuse it, as in TEI.
 fn goldens(file: &str) -> Vec<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/engine/tests/goldens").join(file);
-    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+    let cases: Vec<Value> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    cases.into_iter().filter(|case| case["text"] != "").collect()
 }
 
 fn numbers(value: &Value) -> Vec<f64> {
@@ -105,13 +107,13 @@ async fn embeddings_are_those_of_transformers() {
     let similarity = post(
         &process,
         "/similarity",
-        &json!({"inputs": {"source_sentence": texts[0], "sentences": [texts[2], texts[0]]}}),
+        &json!({"inputs": {"source_sentence": texts[0], "sentences": [texts[1], texts[0]]}}),
     );
-    let [first, third] = [0, 2].map(|case| unit(&numbers(&cases[case]["pooled"])));
-    let cosine = first.iter().zip(&third).map(|(one, other)| one * other).sum::<f64>();
+    let [first, second] = [0, 1].map(|case| unit(&numbers(&cases[case]["pooled"])));
+    let cosine = first.iter().zip(&second).map(|(one, other)| one * other).sum::<f64>();
     assert_close("similarity", &similarity, &[cosine, 1.0]);
     // The tokenizer of this model has no decoder, which would join the pieces of a word.
-    assert_eq!(post(&process, "/decode", &json!({"ids": cases[2]["ids"]})), json!(["a man eat ##s"]));
+    assert_eq!(post(&process, "/decode", &json!({"ids": cases[1]["ids"]})), json!(["a man eat ##s"]));
     assert_eq!(curl(&process, "/health", None).0, 200);
     assert_eq!(curl(&process, "/info", None).1["model_type"]["embedding"]["pooling"], "mean");
 }
@@ -127,7 +129,9 @@ async fn a_text_that_is_too_long_is_cut_or_refused_as_the_call_states() {
     assert_eq!(cut, post(&process, "/embed", &json!({"inputs": long, "truncate": true})));
     assert_eq!(post(&process, "/v1/embeddings", &json!({"input": long}))["usage"]["total_tokens"], 32);
     let (status, error) = curl(&process, "/embed", Some(&json!({"inputs": long, "truncate": false})));
-    assert_eq!((status, &error["error_type"]), (413, &json!("Validation")), "{error}");
+    assert_eq!((status, &error["error_type"]), (422, &json!("Validation")), "{error}");
+    let (status, error) = curl(&process, "/embed", Some(&json!({"inputs": ["fox", ""]})));
+    assert_eq!((status, error), (400, json!({"error": "`inputs` cannot be empty", "error_type": "Empty"})));
 }
 
 #[tokio::test]

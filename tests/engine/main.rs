@@ -55,7 +55,7 @@ async fn a_member_that_is_not_accepted_does_not_affect_its_batch() {
     let process = EngineProcess::start("bert", Some(&holding(3))).await;
     let calls = ["a fox", &"a ".repeat(100), "a dog"].map(|text| json!({"inputs": text, "truncate": false}));
     let answers = join_all(calls.iter().map(|body| process.post("/embed", body))).await;
-    assert_eq!(answers.iter().map(|(status, _)| *status).collect::<Vec<_>>(), [200, 413, 200]);
+    assert_eq!(answers.iter().map(|(status, _)| *status).collect::<Vec<_>>(), [200, 422, 200]);
     let error: Value = serde_json::from_slice(&answers[1].1).unwrap();
     assert_eq!(error["error_type"], "Validation");
     assert!(error["error"].as_str().unwrap().contains("32"), "{error}");
@@ -205,7 +205,7 @@ async fn a_policy_names_the_model_and_limits_the_length_of_inputs() {
     );
     let long = "b c ".repeat(20);
     let refused = process.post("/embed", &json!({"inputs": long, "truncate": false})).await;
-    assert_eq!(refused.0, 413, "{refused:?}");
+    assert_eq!(refused.0, 422, "{refused:?}");
     assert_eq!(process.post("/embed", &json!({"inputs": long, "truncate": true})).await.0, 200);
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Architecture, ScoreFunction};
+use super::Architecture;
 use crate::activation::Activation;
 use crate::error::LoadError;
 use crate::json::JsonFile;
@@ -20,8 +20,6 @@ pub struct HeadConfig {
     pub pooling: HeadPooling,
     /// Activation function after the dense layer.
     pub activation: Activation,
-    /// Function from logits to published scores.
-    pub scores: ScoreFunction,
 }
 
 /// The hidden state that a head reads.
@@ -36,11 +34,7 @@ pub enum HeadPooling {
 // === impl HeadConfig ===
 
 impl HeadConfig {
-    pub(super) fn parse(
-        file: &JsonFile,
-        sentence: Option<&JsonFile>,
-        architecture: Architecture,
-    ) -> Result<Self, LoadError> {
+    pub(super) fn parse(file: &JsonFile, architecture: Architecture) -> Result<Self, LoadError> {
         let labels = parse_labels(file)?;
         let (pooling, activation) = match architecture {
             Architecture::Bert | Architecture::Roberta | Architecture::XlmRoberta => {
@@ -52,8 +46,7 @@ impl HeadConfig {
                 (parse_pooling(file)?, activation)
             }
         };
-        let scores = ScoreFunction::choose(file, sentence, labels.len())?;
-        Ok(Self { labels, pooling, activation, scores })
+        Ok(Self { labels, pooling, activation })
     }
 }
 
@@ -84,7 +77,7 @@ mod tests {
 
     fn parse(text: &str) -> Result<HeadConfig, LoadError> {
         let file = JsonFile::parse("config.json".to_owned(), text.as_bytes()).unwrap();
-        HeadConfig::parse(&file, None, Architecture::Bert)
+        HeadConfig::parse(&file, Architecture::Bert)
     }
 
     #[test]

@@ -108,7 +108,7 @@ mod tests {
             r#"{{"architectures": ["ModernBertModel"], "hidden_size": 64, "num_hidden_layers": 4,
             "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 100, "max_position_embeddings": 128{more}}}"#
         );
-        EncoderConfig::parse(&JsonFile::parse("config.json".to_owned(), text.as_bytes()).unwrap(), None)
+        EncoderConfig::parse(&JsonFile::parse("config.json".to_owned(), text.as_bytes()).unwrap())
     }
 
     fn rotary(more: &str) -> RotaryConfig {

@@ -122,7 +122,7 @@ mod tests {
             "num_attention_heads": 12, "intermediate_size": 3072, "vocab_size": 30522,
             "max_position_embeddings": 512}"#;
         let file = crate::json::JsonFile::parse("config.json".to_owned(), text).unwrap();
-        let floats = weight_floats(&EncoderConfig::parse(&file, None).unwrap(), 512);
+        let floats = weight_floats(&EncoderConfig::parse(&file).unwrap(), 512);
         assert!((85_000_000..91_000_000).contains(&floats), "{floats}");
     }
 }

@@ -177,7 +177,7 @@ mod tests {
         let text = br#"{"architectures": ["BertModel"], "hidden_size": 768, "num_hidden_layers": 12,
             "num_attention_heads": 12, "intermediate_size": 3072, "vocab_size": 30522,
             "max_position_embeddings": 512}"#;
-        EncoderConfig::parse(&JsonFile::parse("config.json".to_owned(), text).unwrap(), None).unwrap()
+        EncoderConfig::parse(&JsonFile::parse("config.json".to_owned(), text).unwrap()).unwrap()
     }
 
     #[test]

@@ -40,6 +40,22 @@ fn a_missing_file_is_named() {
 }
 
 #[test]
+fn a_tokenizer_that_adds_no_special_tokens_is_refused() {
+    let bytes =
+        serde_json::json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true});
+    for (name, post) in [("bert", serde_json::Value::Null), ("modernbert", serde_json::Value::Null), ("roberta", bytes)]
+    {
+        let copy = copy_of(name);
+        let path = copy.path().join("tokenizer.json");
+        let mut file = read_json(&path);
+        file["post_processor"] = post;
+        std::fs::write(&path, file.to_string()).unwrap();
+        let error = Model::open(copy.path()).unwrap_err().to_string();
+        assert!(error.contains("tokenizer.json: field `post_processor`: found nothing"), "{name}: {error}");
+    }
+}
+
+#[test]
 fn a_tensor_that_does_not_fit_is_named_with_both_shapes() {
     let wide = changed("roberta", "config.json", "\"intermediate_size\": 72", "\"intermediate_size\": 73");
     let part =
@@ -125,7 +141,7 @@ fn encode_samples(folder: &Path) {
     for text in ["", "a man eats", "日本 é \u{0301}", &"x".repeat(3000)] {
         drop(tokenizer.encode_text(text, true));
         drop(tokenizer.encode_pair(text, "fox", true));
-        drop(tokenizer.list_tokens(text, true, crate::OffsetUnit::Chars));
+        drop(tokenizer.list_tokens(text, true));
     }
     drop(tokenizer.decode(&[0, 5, u32::MAX], true));
 }

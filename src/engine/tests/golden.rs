@@ -2,7 +2,7 @@
 //! (`goldens.py`).
 
 use super::*;
-use crate::{OffsetUnit, Pooling, ScoreFunction, TokenError, Truncation};
+use crate::{Pooling, TokenError, Truncation};
 
 /// Largest difference by element, of hidden states with elements of about 1.
 const DIFFERENCE_MAX: f32 = 1e-5;
@@ -45,12 +45,21 @@ fn the_files_of_a_model_are_reported() {
     let model = Model::open(&goldens().join("bert-rerank")).unwrap();
     assert_eq!((model.name(), model.tokens_max(), model.normalizes()), ("bert-rerank", 32, true));
     assert_eq!((model.pooling(), model.config().hidden, model.config().layers), (Pooling::First, 48, 2));
-    let head = model.head().unwrap();
-    assert_eq!((head.labels.len(), head.scores), (1, ScoreFunction::Sigmoid));
+    assert_eq!(model.head().unwrap().labels.len(), 1);
     assert_eq!(model.weight_types().into_iter().collect::<Vec<_>>(), ["BF16"]);
     let report = executor(&model, 2).report().clone();
     assert_eq!((report.threads, report.tokens_max, report.rejected.len()), (2, TOKENS_MAX, 0));
     assert!(report.weight_bytes > 100_000 && report.scratch_bytes > 1_000_000 && report.mapped_bytes > 80_000);
+}
+
+#[test]
+fn only_a_classifier_needs_no_module_for_pooling() {
+    let alone = r#"[{"path": "", "type": "sentence_transformers.models.Transformer"}]"#;
+    for (name, accepted) in [("bert", false), ("bert-rerank", true)] {
+        let copy = copy_of(name);
+        std::fs::write(copy.path().join("modules.json"), alone).unwrap();
+        assert_eq!(Model::open(copy.path()).is_ok(), accepted, "{name}");
+    }
 }
 
 #[test]
@@ -89,7 +98,7 @@ fn tokens_are_left_out_at_the_side_of_the_call() {
     let words = ["the", "quick", "brown", "fox", "jumps"];
     let text: Vec<&str> = (0..53).map(|at| words[at * at % words.len()]).collect();
     let text = text.join(" ");
-    let listed = tokenizer.list_tokens(&text, false, OffsetUnit::Bytes).unwrap();
+    let listed = tokenizer.list_tokens(&text, false).unwrap();
     let all: Vec<u32> = listed.iter().map(|token| token.id).collect();
     let inner = |truncation| {
         let sequence = tokenizer.encode_text(&text, truncation).unwrap();
@@ -112,7 +121,7 @@ fn tokens_are_listed_with_their_positions_and_decoded() {
     let model = Model::open(&goldens().join("bert")).unwrap();
     let tokenizer = model.tokenizer();
     let text = "a manß eats";
-    let tokens = tokenizer.list_tokens(text, true, OffsetUnit::Bytes).unwrap();
+    let tokens = tokenizer.list_tokens(text, true).unwrap();
     let (first, last) = (tokens.first().unwrap(), tokens.last().unwrap());
     assert_eq!((first.text.as_str(), first.is_special, first.span), ("[CLS]", true, None));
     assert_eq!((last.text.as_str(), last.is_special), ("[SEP]", true));
@@ -120,8 +129,8 @@ fn tokens_are_listed_with_their_positions_and_decoded() {
         let (start, end) = token.span.unwrap();
         assert_eq!(Some(token.text.as_str()), text.get(start..end));
     }
-    let chars = tokenizer.list_tokens(text, false, OffsetUnit::Chars).unwrap();
-    assert_eq!(chars.last().unwrap().span.unwrap().1, text.chars().count());
+    let inner = tokenizer.list_tokens(text, false).unwrap();
+    assert_eq!(inner.last().unwrap().span.unwrap().1, text.len(), "positions are in bytes");
     let sequence = tokenizer.encode_text("a man is eating food", false).unwrap();
     assert_eq!(tokenizer.decode(sequence.ids(), true).unwrap(), "a man is eating food");
 }

@@ -6,13 +6,15 @@
 //! are caught.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::Value;
 use tokenizers::utils::truncation::TruncationDirection;
-use tokenizers::{ModelWrapper, Tokenizer};
+use tokenizers::{ModelWrapper, PostProcessor as _, Tokenizer};
 
 use super::TokenError;
+use crate::error::LoadError;
 
 /// Upper limit of `max_input_chars_per_word` of a `WordPiece` model. Published models have 100. The
 /// time to divide a word into its parts grows with the cube of its length.
@@ -64,6 +66,22 @@ pub(super) fn check(tokenizer: &Tokenizer) -> Result<(), (String, &'static str)>
     };
     let reason = "a text or a pair of texts that cannot be encoded";
     catch_unwind(AssertUnwindSafe(encode)).map_err(|_| (reason.to_owned(), "field `post_processor` or `normalizer`"))
+}
+
+/// Checks that special tokens are added to a text. Encoders of all architectures of this crate were
+/// trained with them, and without them they give other vectors. The classes of the `transformers`
+/// library build a template of their own, so that its files may lack one.
+pub(super) fn check_special_tokens(tokenizer: &Tokenizer, file: &Path) -> Result<(), LoadError> {
+    if tokenizer.get_post_processor().is_some_and(|post| post.added_tokens(false) > 0) {
+        return Ok(());
+    }
+    Err(LoadError {
+        file: file.display().to_string(),
+        place: "field `post_processor`".to_owned(),
+        found: "nothing that adds special tokens".to_owned(),
+        expected: "a template with the special tokens of the model, such as [CLS] and [SEP]".to_owned(),
+        advice: "load and save the tokenizer with `AutoTokenizer` of the `transformers` library, which adds it",
+    })
 }
 
 /// Runs a function of the `tokenizers` crate, and returns an error if it panics: damaged tables

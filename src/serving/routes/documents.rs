@@ -85,7 +85,7 @@ pub(super) fn prepare(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedC
     let tokens = sequences.iter().map(|sequence| sequence.tokens.len()).sum();
     let (model, returned) = (model.clone(), return_documents.unwrap_or(false));
     Ok(PreparedCall::new(sequences, move |outputs| {
-        let scores = relevance_scores(&model, logits(outputs)?, false)?;
+        let scores = relevance_scores(&logits(outputs)?, false)?;
         let search_units = texts.len().div_ceil(SEARCH_UNIT_DOCUMENTS);
         let ranked = |((index, relevance_score), text): ((usize, f32), String)| {
             let document = returned.then_some(DocumentText { text });

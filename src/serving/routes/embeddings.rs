@@ -5,14 +5,17 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use groupage_engine::{OutputKind, finish_embedding};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::error::CallError;
-use crate::inputs::{EncodeOptions, TextInputs, parse_body};
+use crate::inputs::{EncodeOptions, TextInputs, TruncationSide, parse_body};
 use crate::model::ServedModel;
 use crate::prepared::{PreparedCall, embeddings, to_json};
 
 /// A request. `model` and `user` are accepted and ignored: the response names the model that serves.
+/// Other servers with this route have fields that the API of OpenAI lacks; those that change vectors
+/// are read as by `/embed`.
 #[derive(Deserialize)]
 struct EmbeddingsRequest {
     input: TextInputs,
@@ -20,6 +23,18 @@ struct EmbeddingsRequest {
     dimensions: Option<usize>,
     #[serde(default)]
     encoding_format: Option<EncodingFormat>,
+    /// Whether embeddings are scaled to unit length; `true` by default.
+    #[serde(default)]
+    normalize: Option<bool>,
+    #[serde(default)]
+    truncate: Option<bool>,
+    #[serde(default)]
+    truncation_direction: Option<TruncationSide>,
+    #[serde(default)]
+    prompt_name: Option<String>,
+    /// Purpose of the input, by which other servers select a prompt.
+    #[serde(default)]
+    input_type: Option<IgnoredAny>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -63,22 +78,37 @@ pub(super) fn prepare(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedC
     let request: EmbeddingsRequest = parse_body(body)?;
     model.require_embeddings()?;
     model.check_dimensions(request.dimensions)?;
-    // The API has no field for it, and TEI cuts an input that is too long here as well.
-    let options = EncodeOptions::default();
+    if request.input_type.is_some() {
+        refuse_input_type(model)?;
+    }
+    let EmbeddingsRequest { input, truncate, truncation_direction, prompt_name, .. } = request;
+    let options = EncodeOptions { truncate, truncation_direction, prompt_name };
     let encode = |input| model.encode(&input, &options, OutputKind::Embedding);
-    let sequences = request.input.into_list("input")?.into_iter().map(encode).collect::<Result<Vec<_>, _>>()?;
+    let sequences = input.into_list("input")?.into_iter().map(encode).collect::<Result<Vec<_>, _>>()?;
     let tokens = sequences.iter().map(|sequence| sequence.tokens.len()).sum();
     let (dimensions, format) = (request.dimensions, request.encoding_format.unwrap_or(EncodingFormat::Float));
-    let model = model.clone();
+    let (model, normalizes) = (model.clone(), request.normalize.unwrap_or(true));
     Ok(PreparedCall::new(sequences, move |outputs| {
         let element = |(index, mut embedding): (usize, Vec<f32>)| {
-            finish_embedding(&mut embedding, dimensions, true);
+            finish_embedding(&mut embedding, dimensions, normalizes);
             EmbeddingElement { object: "embedding", embedding: EmbeddingValue::new(embedding, format), index }
         };
         let data = embeddings(outputs)?.into_iter().enumerate().map(element).collect();
         let usage = TokenUsage { prompt_tokens: tokens, total_tokens: tokens };
         to_json(&EmbeddingsResponse { object: "list", data, model: model.name(), usage })
     }))
+}
+
+/// Refuses `input_type` for a model with prompts: the caller expects one of them, and its values are
+/// not their names. For a model without prompts it changes nothing.
+fn refuse_input_type(model: &ServedModel) -> Result<(), CallError> {
+    let prompts = &model.model().prompts().by_name;
+    if prompts.values().all(String::is_empty) {
+        return Ok(());
+    }
+    let known: Vec<&str> = prompts.keys().map(String::as_str).collect();
+    let message = format!("`input_type` selects no prompt, and the model has {known:?}: name one in `prompt_name`");
+    Err(CallError::invalid(message))
 }
 
 // === impl EmbeddingValue ===

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use groupage_engine::OutputKind;
+use groupage_engine::{OutputKind, score_logits};
 use serde::{Deserialize, Serialize};
 
 use crate::error::CallError;
@@ -58,7 +58,7 @@ pub(super) fn prepare(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedC
         let mut batch = Vec::new();
         for mut scores in logits(outputs)? {
             if !raw {
-                head.scores.apply(&mut scores);
+                score_logits(&mut scores);
             }
             let labels = head.labels.iter().map(String::as_str);
             let mut predictions: Vec<_> =

@@ -1,5 +1,7 @@
 //! Pairs of a query and a text, and the scores that a reranker gives them.
 
+use groupage_engine::sigmoid;
+
 use crate::error::CallError;
 use crate::inputs::EncodeOptions;
 use crate::model::ServedModel;
@@ -16,14 +18,8 @@ pub(super) fn encode_pairs<'a>(
     texts.map(|text| model.encode_pair((query, text), options)).collect()
 }
 
-/// Returns the score of each pair: the logit itself if `raw`.
-pub(super) fn relevance_scores(model: &ServedModel, logits: Vec<Vec<f32>>, raw: bool) -> Result<Vec<f32>, CallError> {
-    let head = model.require_reranker()?;
-    let score = |mut logits: Vec<f32>| {
-        if !raw {
-            head.scores.apply(&mut logits);
-        }
-        logits.first().copied().ok_or_else(wrong_output)
-    };
-    logits.into_iter().map(score).collect()
+/// Returns the score of each pair: the logistic function of the logit, or the logit itself if `raw`.
+pub(super) fn relevance_scores(logits: &[Vec<f32>], raw: bool) -> Result<Vec<f32>, CallError> {
+    let score = |logit: &f32| if raw { *logit } else { sigmoid(*logit) };
+    logits.iter().map(|logits| logits.first().map(score).ok_or_else(wrong_output)).collect()
 }

@@ -61,10 +61,10 @@ fn prepare_texts(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedCall, 
     let options = EncodeOptions { truncate, truncation_direction, prompt_name: None };
     check_count(texts.len(), "texts")?;
     let sequences = encode_pairs(model, &query, texts.iter().map(String::as_str), &options)?;
-    let (model, raw) = (model.clone(), raw_scores.unwrap_or(false));
+    let raw = raw_scores.unwrap_or(false);
     let texts = return_text.unwrap_or(false).then_some(texts);
     Ok(PreparedCall::new(sequences, move |outputs| {
-        let scores = relevance_scores(&model, logits(outputs)?, raw)?;
+        let scores = relevance_scores(&logits(outputs)?, raw)?;
         let mut texts = texts.map(Vec::into_iter);
         let ranked = |(index, score)| RankedText { index, text: texts.as_mut().and_then(Iterator::next), score };
         let mut ranks: Vec<RankedText> = scores.into_iter().enumerate().map(ranked).collect();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use groupage_engine::{OffsetUnit, TokenDetail};
+use groupage_engine::TokenDetail;
 use groupage_runtime::memory::BufferBudget;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -51,7 +51,7 @@ enum IdLists {
 /// Tokens of one text.
 struct ListedTokens(Vec<TokenDetail>);
 
-/// A token. Positions are in code points.
+/// A token. Positions are in bytes of UTF-8, as of TEI.
 #[derive(Serialize)]
 struct SimpleToken<'a> {
     id: u32,
@@ -71,9 +71,12 @@ pub(super) fn prepare_tokenize(
     let adds_special = add_special_tokens.unwrap_or(true);
     let mut response = ResponseList::new(buffers);
     for text in inputs.into_list("inputs")? {
+        if text.is_empty() {
+            return Err(CallError::empty_input());
+        }
         let text = model.with_prompt(&text, &options)?;
         response.push((text.len() + ADDED_TOKENS_MAX) * LISTED_TOKEN_BYTES, || {
-            let tokens = model.model().tokenizer().list_tokens(&text, adds_special, OffsetUnit::Chars);
+            let tokens = model.model().tokenizer().list_tokens(&text, adds_special);
             tokens.map(ListedTokens).map_err(|error| token_error(&error))
         })?;
     }

@@ -18,6 +18,7 @@ const CLIENT_BATCH_SIZE: usize = 32;
 pub(crate) fn info(model: &ServedModel, workers: usize) -> Value {
     json!({
         "model_id": model.name(),
+        "served_model_name": model.name(),
         "model_sha": null,
         "model_dtype": "float32",
         "model_type": model_type(model),

@@ -121,7 +121,7 @@ async fn a_member_that_is_not_accepted_gets_its_own_error_and_affects_no_other()
     let mut outputs = RecordedOutputs::default();
     let observed = execute(&server, &calls, &mut outputs, None).await;
     assert_eq!(observed.outcome, BatchOutcome::Ok);
-    assert_eq!([0, 1, 2, 3].map(|member| status(&outputs, member)), [200, 413, 400, 200]);
+    assert_eq!([0, 1, 2, 3].map(|member| status(&outputs, member)), [200, 422, 400, 200]);
     assert_eq!(outputs.answered_before_release, Some(2), "the slot is released before results are delivered");
     assert_eq!(*batches.lock().unwrap(), [3], "the sequences of both others are one packed batch");
     let mut outputs = RecordedOutputs::default();
@@ -161,13 +161,13 @@ async fn a_call_is_tokenised_before_it_is_queued_and_not_again() {
     let members: Vec<Arc<Call>> = [first, second, refused].map(Arc::new).to_vec();
     let mut outputs = RecordedOutputs::default();
     execute_calls(&server, members.clone(), &mut outputs, None).await;
-    assert_eq!([0, 1, 2].map(|member| status(&outputs, member)), [200, 200, 413]);
+    assert_eq!([0, 1, 2].map(|member| status(&outputs, member)), [200, 200, 422]);
     tokenised(3);
     drop(outputs);
     assert_eq!(buffers.held(), 0);
     let mut outputs = RecordedOutputs::default();
     execute_calls(&server, members, &mut outputs, None).await;
-    assert_eq!([0, 1, 2].map(|member| status(&outputs, member)), [200, 200, 413], "a second execution tokenises again");
+    assert_eq!([0, 1, 2].map(|member| status(&outputs, member)), [200, 200, 422], "a second execution tokenises again");
     tokenised(4);
 }
 

@@ -69,18 +69,41 @@ fn an_input_that_is_too_long_and_not_to_be_cut_is_refused_with_the_limit() {
         ),
     ] {
         let error = call(&model, &route, &body).unwrap_err();
-        assert_eq!(error.kind, ErrorKind::TooLarge, "{route:?}");
+        assert_eq!((error.kind.status().as_u16(), error.kind.tei_type()), (422, "Validation"), "{route:?}");
         assert!(error.message.contains("32"), "{}", error.message);
     }
     let reranker = TestModel::reranker();
     for field in ["texts", "documents"] {
         let body = json!({"query": "a", field: [long], "truncate": false});
-        assert_eq!(kind(&reranker, &ModelRoute::Rerank, &body), ErrorKind::TooLarge, "{field}");
+        assert_eq!(kind(&reranker, &ModelRoute::Rerank, &body), ErrorKind::Invalid, "{field}");
     }
     let body = json!({"inputs": long, "truncate": false});
-    assert_eq!(kind(&TestModel::classifier(), &ModelRoute::Predict, &body), ErrorKind::TooLarge);
+    assert_eq!(kind(&TestModel::classifier(), &ModelRoute::Predict, &body), ErrorKind::Invalid);
     let body = json!({"inputs": vec!["a"; 2049]});
     assert_eq!(kind(&model, &ModelRoute::Embed, &body), ErrorKind::TooLarge, "too many inputs");
+}
+
+#[test]
+fn an_empty_input_is_refused_alone_and_in_a_list() {
+    let (embedding, reranker, classifier) = (TestModel::embedding(), TestModel::reranker(), TestModel::classifier());
+    for (model, route, body) in [
+        (&embedding, ModelRoute::Embed, json!({"inputs": ""})),
+        (&embedding, ModelRoute::Embed, json!({"inputs": ["a", ""]})),
+        (&embedding, ModelRoute::Embed, json!({"inputs": "", "prompt_name": "query"})),
+        (&embedding, ModelRoute::EmbedAll, json!({"inputs": [[5], []]})),
+        (&embedding, ModelRoute::Embeddings, json!({"input": ["a", ""]})),
+        (&embedding, ModelRoute::Similarity, json!({"inputs": {"source_sentence": "", "sentences": ["a"]}})),
+        (&embedding, ModelRoute::Tokenize, json!({"inputs": ["a", ""]})),
+        (&classifier, ModelRoute::Predict, json!({"inputs": [["a"], [""]]})),
+        (&classifier, ModelRoute::Predict, json!({"inputs": ["", ""]})),
+        (&reranker, ModelRoute::Rerank, json!({"query": "", "texts": ["a", ""]})),
+    ] {
+        let error = call(model, &route, &body).unwrap_err();
+        assert_eq!((error.kind.status().as_u16(), error.kind.tei_type()), (400, "Empty"), "{route:?} {body}");
+        assert_eq!(error.message, "`inputs` cannot be empty", "{route:?} {body}");
+    }
+    let half = json!({"query": "a", "texts": [""]});
+    assert!(call(&reranker, &ModelRoute::Rerank, &half).is_ok(), "a pair with one text is not empty");
 }
 
 #[test]

@@ -69,6 +69,7 @@ async fn views_show_the_model_and_its_limits() {
         (&info["model_id"], &info["max_input_length"], &info["max_batch_tokens"]),
         (&json!("tiny"), &json!(32), &json!(16_384))
     );
+    assert_eq!(info["served_model_name"], "tiny");
     assert_eq!(info["model_type"]["classifier"]["id2label"], json!({"0": "joy", "1": "anger", "2": "calm"}));
     assert_eq!((&info["max_client_batch_size"], &info["auto_truncate"]), (&json!(32), &json!(true)));
     let models = json_of(&get(&server, "/v1/models").await);

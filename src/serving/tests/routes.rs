@@ -10,9 +10,9 @@ use super::{FakeExecutor, HIDDEN, TestModel};
 use crate::{CallError, ModelRoute, prepare_call};
 
 /// Token ids of the models: special tokens, and single letters from [`A`] on.
-const CLS: u32 = 2;
-const SEP: u32 = 3;
-const A: u32 = 19;
+pub(super) const CLS: u32 = 2;
+pub(super) const SEP: u32 = 3;
+pub(super) const A: u32 = 19;
 
 /// Executes a call and returns the response.
 pub(super) fn call(model: &TestModel, route: &ModelRoute, body: &Value) -> Result<Value, CallError> {
@@ -128,7 +128,7 @@ fn a_text_that_is_too_long_is_cut_unless_the_call_declines() {
         assert_eq!(answer[0][0].as_f64(), Some(f64::from(CLS + 30 * A + SEP)), "{body}");
     }
     let answer = call(&model, &ModelRoute::Embeddings, &json!({"input": ["a", long]})).unwrap();
-    assert_eq!(answer["usage"]["total_tokens"], 3 + 32, "the route of OpenAI has no field for it");
+    assert_eq!(answer["usage"]["total_tokens"], 3 + 32, "the route of OpenAI has the same default");
     let scored = call(&TestModel::classifier(), &ModelRoute::Predict, &json!({"inputs": long}));
     assert_eq!(scored.unwrap().as_array().unwrap().len(), 3);
     let body = json!({"query": "a", "texts": [long]});
@@ -224,7 +224,7 @@ fn tokenize_names_each_token_with_its_position() {
         json!([[
             {"id": 2, "text": "[CLS]", "special": true, "start": null, "stop": null},
             {"id": 19, "text": "a", "special": false, "start": 0, "stop": 1},
-            {"id": 1, "text": "日", "special": false, "start": 2, "stop": 3},
+            {"id": 1, "text": "日", "special": false, "start": 2, "stop": 5},
             {"id": 3, "text": "[SEP]", "special": true, "start": null, "stop": null},
         ]])
     );
