@@ -61,7 +61,8 @@ fn scores_follow_the_number_of_labels_and_not_the_function_that_the_files_name()
     let ranked = call(&reranker, &ModelRoute::Rerank, &json!({"query": "f", "documents": ["a"]})).unwrap();
     let score = ranked["results"][0]["relevance_score"].as_f64().unwrap();
     assert!((score - sigmoid).abs() < 1e-6, "{ranked}");
-    let classifier = TestModel::copy("distilbert-classify", &json!({}), Some(&identity));
+    let labels = json!({"id2label": {"0": "joy", "1": "anger", "2": "calm"}});
+    let classifier = TestModel::copy("distilbert-classify", &labels, Some(&identity));
     let predict = |raw: bool| {
         let answer = call(&classifier, &ModelRoute::Predict, &json!({"inputs": "a c e", "raw_scores": raw})).unwrap();
         (0..3).map(|at| answer[at]["score"].as_f64().unwrap()).sum::<f64>()
