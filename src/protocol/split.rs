@@ -246,23 +246,22 @@ impl Endpoint {
     ) -> Result<(), ResponseMismatch> {
         let Some(leader) = members.first() else { return Ok(()) };
         let parts = self.undeclared_in_batch(body, members, evidence.wall_time(now));
-        self.check_parts(leader, (&parts, body), self.idempotent, (now, evidence))
+        self.check_parts(leader, &parts, body, (now, evidence))
     }
 
     /// Checks that undeclared parts of a response are constants of the merge key of the leader.
-    /// `isolates`: the members of the batch are sent again if they are not.
     fn check_parts(
         &self,
         leader: &Call,
-        (parts, body): (&[UndeclaredPart], &[u8]),
-        isolates: bool,
+        parts: &[UndeclaredPart],
+        body: &[u8],
         (now, evidence): (Tick, &UnbatchedEvidence),
     ) -> Result<(), ResponseMismatch> {
         if parts.is_empty() {
             evidence.on_plain_batch(now, leader);
             return Ok(());
         }
-        match evidence.check_members(now, leader, isolates, parts.iter().map(|own| own.in_response(body))) {
+        match evidence.check_members(now, leader, self.idempotent, parts.iter().map(|own| own.in_response(body))) {
             Constancy::Constant => Ok(()),
             Constancy::Unknown | Constancy::Learning => Err(MismatchKind::Undeclared.into()),
             Constancy::Varies(place) => {

@@ -5,16 +5,15 @@
 //! result, so it never waits for that of another one.
 //!
 //! The first chunk is validated like a complete response, and a stream that fails before it can be
-//! isolated, unless a comment arrived earlier. Comments keep the connections to the clients alive
-//! while the server is busy, so they are not withheld: the first one opens the streams. From then on,
-//! members have received bytes:
+//! isolated. From then on, members have received bytes:
 //!
 //! - A chunk that belongs to no result ends all streams with an error.
 //! - A member of a chunk that may quote an input is left out. Ending the streams instead would cost
 //!   the callers their texts, although only a part beside the text is in doubt.
 //! - An error of the whole call may quote any input. It is replaced by one of the proxy, except for
 //!   the only member that is left, if the error shares nothing with the inputs of the others.
-//! - A comment that shares something with an input is replaced by an empty one.
+//! - A comment that shares something with an input is replaced by an empty one. Those before the first
+//!   chunk are left out.
 
 mod chunk;
 mod edit;
@@ -36,6 +35,7 @@ use super::head::SharedHead;
 use super::{counts_first_item_only, has_content_coding, plan};
 use crate::batching::Tick;
 use crate::call::{Call, MismatchKind, ResponseMismatch, SharedRequest};
+use crate::error::FailureKind;
 use crate::evidence::UnbatchedEvidence;
 use crate::headers;
 use crate::json::Span;
@@ -59,10 +59,7 @@ pub struct StreamSplit {
     approved: Vec<u8>,
     /// The last comment that was found to quote no input.
     approved_comment: Bytes,
-    /// A step with bytes for members was returned.
     is_open: bool,
-    /// A chunk of a result was returned.
-    has_chunk: bool,
 }
 
 /// A step of a streamed response.
@@ -136,7 +133,6 @@ impl Endpoint {
             approved: Vec::new(),
             approved_comment: Bytes::new(),
             is_open: false,
-            has_chunk: false,
         };
         Ok((split, heads))
     }
@@ -181,17 +177,31 @@ impl StreamSplit {
             let step = match event.content() {
                 EventContent::Empty => None,
                 EventContent::Unknown => return Err(MismatchKind::Shape.into()),
+                // Before the first chunk, the batch may have to be isolated.
+                EventContent::Comment if !self.is_open => None,
                 EventContent::Comment => Some(StreamStep::Comment(self.shared_comment(&event))),
                 EventContent::Data { data, .. } if event.text(data).trim_ascii() == DONE => Some(StreamStep::End),
                 EventContent::Data { data, .. } => self.on_data(&event, event.text(data), evidence)?,
             };
             if let Some(step) = step {
-                self.has_chunk |= matches!(step, StreamStep::Member { .. });
-                self.is_open |= self.has_chunk || matches!(step, StreamStep::Comment(_));
+                self.is_open |= matches!(step, StreamStep::Member { .. });
                 return Ok(Some(step));
             }
         }
         Ok(None)
+    }
+
+    /// Ends the streams of all members that have not ended with an error of the proxy, and returns
+    /// the bytes for each of them.
+    pub fn fail(&mut self, kind: FailureKind) -> Vec<(usize, Bytes)> {
+        let body = self.endpoint.dialect.failure_response(&kind.into(), None).body;
+        let bytes = Bytes::from([b"data: ", &body[..], b"\n\ndata: ", DONE, b"\n\n"].concat());
+        let open = self.streams.iter_mut().enumerate().filter(|(_, stream)| !stream.is_over());
+        open.map(|(member, stream)| {
+            stream.end();
+            (member, bytes.clone())
+        })
+        .collect()
     }
 
     fn on_data(

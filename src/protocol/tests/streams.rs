@@ -24,7 +24,6 @@ struct ReceivedStream {
 /// A stream that is split for its members.
 struct TestSplit {
     split: StreamSplit,
-    leader: Arc<Call>,
     evidence: UnbatchedEvidence,
     bodies: Vec<Vec<u8>>,
     received: ReceivedStream,
@@ -56,11 +55,11 @@ impl TestSplit {
         assert!(calls.iter().all(|call| may_share_batch(&calls[0], call)), "{calls:?}");
         let sent = endpoint.write_batch(&calls.iter().map(AsRef::as_ref).collect::<Vec<_>>(), None);
         let evidence = UnbatchedEvidence::default();
-        let (members, leader) = (calls.len(), calls[0].clone());
+        let members = calls.len();
         let (split, heads) = endpoint.begin_stream(calls, sent, (StatusCode::OK, &event_stream()), &evidence).unwrap();
         assert!(heads.iter().all(|head| head["content-type"] == "text/event-stream; charset=utf-8"));
         let received = ReceivedStream { complete: vec![false; members], ..ReceivedStream::default() };
-        Self { split, leader, evidence, bodies: vec![Vec::new(); members], received }
+        Self { split, evidence, bodies: vec![Vec::new(); members], received }
     }
 
     fn push(&mut self, data: &[u8]) -> Result<(), MismatchKind> {
@@ -369,44 +368,20 @@ fn an_empty_reason_does_not_end_a_stream() {
 }
 
 #[test]
-fn a_comment_before_the_first_chunk_opens_the_streams() {
-    let mut test = TestSplit::begin(RouteProtocol::OpenAi, &[AB, CDE]);
-    assert!(!test.split.is_open());
-    test.push(b": ping\n\n").unwrap();
-    assert!(test.split.is_open());
-    // Nothing is sent again from here on, so an undeclared member is left out.
-    let chunk = |id, more| format!("data: {}\n\n", chunk_with(id, 0, "x", "\"stop\"", more));
-    test.push(chunk("cmpl-rq", r#","system_fingerprint":"f""#).as_bytes()).unwrap();
-    test.push(format!("data: {SERVER_ERROR}\n\n").as_bytes()).unwrap();
-    let received = test.received();
-    assert_eq!(received.comments, [": ping\n\n"]);
-    assert_eq!(received.bodies, [chunk("ID", "") + DONE, format!("data: {SERVER_ERROR}\n\n{DONE}")]);
-
-    let mut test = TestSplit::begin(RouteProtocol::OpenAi, &[AB, CDE]);
-    test.push(format!(": ping\n\ndata: {SERVER_ERROR}\n\n").as_bytes()).unwrap();
-    let own = OWN_ERROR.to_owned() + DONE;
-    assert_eq!(test.received().bodies, [own.clone(), own]);
-}
-
-#[test]
-fn calls_go_alone_after_a_chunk_behind_a_comment_had_an_unknown_member() {
-    let chunk = chunk_with("cmpl-rq", 0, "x", "null", r#","system_fingerprint":"f""#);
-    for (comment, is_unbatched) in [("", false), (": ping\n\n", true)] {
-        let mut test = TestSplit::begin(RouteProtocol::OpenAi, &[AB, CDE]);
-        let pushed = test.push(format!("{comment}data: {chunk}\n\n").as_bytes());
-        assert_eq!(pushed.is_ok(), is_unbatched, "{pushed:?}");
-        assert_eq!(test.evidence.is_unbatched(Tick::default(), &test.leader), is_unbatched);
-    }
+fn a_stream_of_comments_alone_has_no_bytes_for_its_members() {
+    let received = split_text(&[AB, CDE], ": ping\n\n").unwrap();
+    assert_eq!((received.bodies, received.comments), (vec![String::new(); 2], Vec::new()));
+    assert_eq!((received.complete, received.has_end), (vec![false; 2], false));
 }
 
 #[test]
 fn a_comment_that_may_quote_an_input_is_replaced() {
     let calls = [r#"{"prompt":"a secret of A","stream":true}"#, r#"{"prompt":"in 2026","stream":true}"#];
     let text = ": ping\n\n: ping\r\n\r\n: my secret\n\n: ping - 2026-11-27\n\n";
-    for start in [String::new(), event(0, "x", "null")] {
-        let received = split_text(&calls, &(start + text)).unwrap();
-        assert_eq!(received.comments, [&b": ping\n\n"[..], b": ping\r\n\r\n", b":\n\n", b":\n\n"]);
-    }
+    assert!(split_text(&calls, text).unwrap().comments.is_empty(), "the batch may have to be isolated");
+    let text = event(0, "x", "null") + text;
+    let received = split_text(&calls, &text).unwrap();
+    assert_eq!(received.comments, [&b": ping\n\n"[..], b": ping\r\n\r\n", b":\n\n", b":\n\n"]);
 }
 
 #[test]
@@ -540,7 +515,7 @@ proptest! {
             match kind {
                 3 => {
                     stream += ": ping\n\n";
-                    comments += 1;
+                    comments += usize::from(stream.contains("data:"));
                 }
                 4 => stream += "\r\n",
                 index => chunk(index.into(), "null", is_crlf, &mut stream),

@@ -104,25 +104,6 @@ async fn chunks_arrive_as_they_come_and_the_slot_is_occupied_until_the_last_byte
 }
 
 #[tokio::test]
-async fn a_comment_reaches_all_callers_while_the_first_chunk_is_awaited() {
-    let (proxy, mut hand) = start(json!({})).await;
-    let (mut callers, mut turn) = share_raw(&proxy, &mut hand, &["ab", "cde"]).await;
-    turn.send_part(HEAD).await;
-    turn.chunk(b": ping\n\n").await;
-    for caller in &mut callers {
-        until(caller, b": ping\n\n").await;
-    }
-    for index in [1, 0] {
-        turn.chunk(event(index, "y", true).as_bytes()).await;
-        until(&mut callers[index], b"0\r\n\r\n").await;
-    }
-    turn.chunk(DONE.as_bytes()).await;
-    turn.send_part(b"0\r\n\r\n").await;
-    turn.finish_response();
-    proxy.wait_idle().await;
-}
-
-#[tokio::test]
 async fn a_caller_that_leaves_affects_no_other_and_the_last_one_cancels_the_call() {
     let (proxy, mut hand) = start(json!({})).await;
     let (mut callers, mut turn) = share_raw(&proxy, &mut hand, &["ab", "cde", "f"]).await;

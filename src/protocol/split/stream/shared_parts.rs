@@ -7,10 +7,10 @@ use bytes::Bytes;
 
 use super::super::envelope::{self, BatchContext, UndeclaredPart};
 use super::super::quote;
+use super::StreamSplit;
 use super::chunk::ResultChunk;
 use super::edit::{contains, outside};
 use super::events::Event;
-use super::{DONE, StreamSplit};
 use crate::batching::Tick;
 use crate::call::{Call, MismatchKind, ResponseMismatch};
 use crate::error::FailureKind;
@@ -28,7 +28,7 @@ impl StreamSplit {
     /// may not receive.
     ///
     /// # Errors
-    /// No byte was forwarded yet, and this chunk has parts that may quote an input.
+    /// No chunk was forwarded yet, and this one has parts that may quote an input.
     pub(super) fn check_envelope(
         &mut self,
         doc: &[u8],
@@ -59,14 +59,9 @@ impl StreamSplit {
             has_id && is_in(chunk.id) || is_in(chunk.usage) || part.value.len() == 0
         };
         parts.retain(|part| !is_replaced(part));
-        if !self.has_chunk {
-            let isolates = self.endpoint.idempotent && !self.is_open;
-            match self.endpoint.check_parts(leader, (&parts, doc), isolates, (now, evidence)) {
-                Ok(()) => parts.clear(),
-                // A comment has opened the streams. The next calls go alone until the parts are known.
-                Err(_) if self.is_open => {}
-                Err(mismatch) => return Err(mismatch),
-            }
+        if !self.is_open {
+            self.endpoint.check_parts(leader, &parts, doc, (now, evidence))?;
+            parts.clear();
         }
         parts.retain(|part| !evidence.is_constant(leader, part.in_response(doc)));
         if parts.is_empty() {
@@ -80,19 +75,6 @@ impl StreamSplit {
         Ok(items::cut_members(doc, root, &starts))
     }
 
-    /// Ends the streams of all members that have not ended with an error of the proxy, and returns
-    /// the bytes for each of them.
-    pub fn fail(&mut self, kind: FailureKind) -> Vec<(usize, Bytes)> {
-        let body = self.endpoint.dialect.failure_response(&kind.into(), None).body;
-        let bytes = Bytes::from([b"data: ", &body[..], b"\n\ndata: ", DONE, b"\n\n"].concat());
-        let open = self.streams.iter_mut().enumerate().filter(|(_, stream)| !stream.is_over());
-        open.map(|(member, stream)| {
-            stream.end();
-            (member, bytes.clone())
-        })
-        .collect()
-    }
-
     /// Ends the streams of all members that have not ended with an error of the server.
     pub(super) fn on_error(&mut self, event: &Event, doc: &[u8]) -> Vec<(usize, Bytes)> {
         let open = self.streams.iter().enumerate().filter(|(_, stream)| !stream.is_over());
@@ -104,7 +86,7 @@ impl StreamSplit {
             stream.end();
             let mut out = Vec::new();
             event.write_with(doc, &mut out);
-            event.write_with(DONE, &mut out);
+            event.write_with(super::DONE, &mut out);
             return vec![(member, Bytes::from(out))];
         }
         self.fail(FailureKind::BatchFailed)
