@@ -31,14 +31,10 @@ impl UndividedClasses {
     /// Records that the responses to the parts of a call could not be joined. Returns `true` if
     /// calls of its class are sent whole from now on.
     ///
-    /// Only a form that every response of the server has is remembered, such as one result for a
-    /// call of several items: a missing or incomplete body is that of a single response.
+    /// Only a form that every response of the server has is remembered: a missing or incomplete
+    /// body is that of a single response.
     pub(super) fn on_mismatch(&self, now: Tick, class: &[u8], mismatch: MismatchKind) -> bool {
-        let is_lasting = matches!(
-            mismatch,
-            MismatchKind::Count | MismatchKind::Index | MismatchKind::Shape | MismatchKind::Undeclared
-        );
-        if !is_lasting {
+        if !matches!(mismatch, MismatchKind::Undeclared | MismatchKind::Shape) {
             return false;
         }
         let mut classes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,9 +71,6 @@ mod tests {
         assert!(classes.on_mismatch(later, b"a", MismatchKind::Shape), "and is reported again");
         classes.clear();
         assert!(!classes.contains(later, b"a"));
-        for (class, mismatch) in [(b"c", MismatchKind::Count), (b"i", MismatchKind::Index)] {
-            assert!(classes.on_mismatch(now, class, mismatch) && classes.contains(now, class), "{mismatch:?}");
-        }
     }
 
     #[test]
