@@ -119,14 +119,6 @@ impl Endpoint {
         }
     }
 
-    /// Returns `true` if calls are not merged while the document with their limits is looked up. Those
-    /// in the format of `OpenAI` are: few of their servers publish one, and a server with one thread
-    /// answers the request for it only after the calls that are queued.
-    #[must_use]
-    pub fn requires_limits(&self) -> bool {
-        self.label != ProtocolLabel::OpenAi
-    }
-
     /// Returns `true` if the server of calls in the format of `OpenAI` may be TEI, which has embeddings,
     /// or TGI, which has completions. Another server answers the request for the document with 404,
     /// once, or with one that names no limits.

@@ -117,7 +117,7 @@ impl Proxy {
             slo,
             caller_deadline: core_deadlines.caller,
             timeout: route.timeout,
-            pending_limits: pending.filter(|_| reason.is_none() && endpoint.requires_limits()),
+            pending_limits: pending.filter(|_| reason.is_none()),
             published_items_max: published.and_then(|limits| endpoint.published_items_max(limits)),
             published_weight_max: published.and_then(|limits| limits.weight_max),
         };
