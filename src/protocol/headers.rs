@@ -148,6 +148,14 @@ pub const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accep
 pub const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 pub(crate) const COMPUTE_CHARACTERS: HeaderName = HeaderName::from_static("x-compute-characters");
 pub(crate) const COMPUTE_TOKENS: HeaderName = HeaderName::from_static("x-compute-tokens");
+/// The kind of device, which the inference servers of Hugging Face state.
+const COMPUTE_TYPE: HeaderName = HeaderName::from_static("x-compute-type");
+
+/// Returns `true` for the headers of a response of TEI.
+#[must_use]
+pub fn is_tei_response(headers: &HeaderMap) -> bool {
+    headers.contains_key(COMPUTE_TYPE)
+}
 
 /// Returns the class of a request header.
 #[must_use]

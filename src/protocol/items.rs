@@ -277,9 +277,10 @@ fn is_tokens(doc: &[u8], list: Span) -> bool {
     any
 }
 
-/// Writes the class of a call's items: for each array, the classes of its items in the order in which
-/// they first occur. Calls with different ones never share a batch. The order counts because servers
-/// choose a format by the first item, and a data frame takes its columns from its records in order.
+/// Writes the class of a call's items: for each array, the set of the classes of its items. Calls
+/// with different sets never share a batch. If rows have several layouts, the classes are in the
+/// order in which they first occur, because servers choose a format by the first row, and a data
+/// frame takes its columns from its records in order.
 ///
 /// # Errors
 /// The items are of classes that may not be combined, or a key occurs twice in one of them.
@@ -295,8 +296,7 @@ pub(crate) fn class(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape, out: &
     }
     let mut item_class = Vec::new();
     for slot in &items.slots {
-        // Sorted, for the search.
-        let mut classes: Vec<Vec<u8>> = Vec::new();
+        let (mut classes, mut firsts): (Vec<Vec<u8>>, Vec<FirstOfClass>) = Default::default();
         for item in &slot.items {
             item_class.clear();
             match shape.class {
@@ -309,9 +309,8 @@ pub(crate) fn class(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape, out: &
                 Class::Text { objects } => text_class(doc, *item, objects, &mut item_class)?,
             }
             if let Err(place) = classes.binary_search(&item_class) {
-                out.extend_from_slice(&item_class);
-                out.push(b'|');
                 classes.insert(place, item_class.clone());
+                firsts.push(FirstOfClass { item: *item, class: item_class.clone() });
             }
         }
         // Servers differ in how they interpret a list of texts, token ids and objects together.
@@ -319,9 +318,34 @@ pub(crate) fn class(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape, out: &
         if matches!(shape.class, Class::Text { .. }) && is_mixed(&classes) {
             return Err(ItemError::Form);
         }
+        if matches!(shape.class, Class::Strict(_)) && have_several_layouts(doc, &firsts) {
+            classes = firsts.into_iter().map(|first| first.class).collect();
+        }
+        for class in classes {
+            out.extend_from_slice(&class);
+            out.push(b'|');
+        }
         out.push(b';');
     }
     Ok(())
+}
+
+/// The first item of a class.
+struct FirstOfClass {
+    item: Span,
+    class: Vec<u8>,
+}
+
+/// Returns `true` if not all items are of one JSON type and, for objects, have the same keys in the
+/// same order.
+fn have_several_layouts(doc: &[u8], firsts: &[FirstOfClass]) -> bool {
+    let layout = |first: &FirstOfClass| {
+        let mut out = Vec::new();
+        json::write_layout(doc, first.item, &mut out);
+        out
+    };
+    let mut layouts = firsts.iter().map(layout);
+    layouts.next().is_some_and(|leading| layouts.any(|other| other != leading))
 }
 
 /// Returns `true` for a list of objects that is not empty.

@@ -24,7 +24,7 @@ pub(crate) use canon::{CanonicalOptions, write_canonical};
 #[cfg(test)]
 pub(crate) use check::JsonError;
 pub(crate) use check::{JsonRules, NESTING_MAX, validate};
-pub(crate) use class::{Base64Form, scalar_class, write_class, write_keys_class};
+pub(crate) use class::{Base64Form, scalar_class, write_class, write_keys_class, write_layout};
 pub(crate) use scripts::{ScriptCounts, count_scripts};
 pub(crate) use text::{code_points, escape_latin1, is_case_variant, to_json_string, unescape, unescaped_len};
 

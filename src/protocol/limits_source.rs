@@ -100,14 +100,15 @@ impl LimitsSource {
 
 impl Endpoint {
     /// Returns the document with the limits that apply to a call; `None` if the protocol has none.
+    /// `is_tei`: a response of the server showed that it is TEI.
     #[must_use]
-    pub fn limits_source(&self, call: &Call) -> Option<LimitsSource> {
+    pub fn limits_source(&self, call: &Call, is_tei: bool) -> Option<LimitsSource> {
         if self.rules.merge == MergeRule::Never {
             return None;
         }
         match self.label {
             ProtocolLabel::Tei => Some(LimitsSource::Info),
-            ProtocolLabel::OpenAi => self.may_publish_info().then_some(LimitsSource::Info),
+            ProtocolLabel::OpenAi => self.has_info(is_tei).then_some(LimitsSource::Info),
             ProtocolLabel::OpenInferenceV2 => v2::config_path(call.head.uri.path()).map(LimitsSource::ModelConfig),
             ProtocolLabel::OpenInferenceGrpc => {
                 let message = call.message.as_ref()?;
@@ -119,12 +120,13 @@ impl Endpoint {
         }
     }
 
-    /// Returns `true` if the server of calls in the format of `OpenAI` may be TEI, which has embeddings,
-    /// or TGI, which has completions. Another server answers the request for the document with 404,
-    /// once, or with one that names no limits.
-    fn may_publish_info(&self) -> bool {
+    /// Returns `true` if the server of calls in the format of `OpenAI` is TEI, which has embeddings, or
+    /// TGI, which has completions. Most servers of embeddings are neither, so that one which shows
+    /// no sign of it receives no request for the document.
+    fn has_info(&self, is_tei: bool) -> bool {
         match self.rules.protocol {
-            RouteProtocol::Auto | RouteProtocol::Tei => !self.generates_text(),
+            RouteProtocol::Auto => is_tei && !self.generates_text(),
+            RouteProtocol::Tei => !self.generates_text(),
             RouteProtocol::Tgi => true,
             _ => false,
         }

@@ -149,6 +149,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// They are looked up in the background, from the first time on that this is called.
     fn published_limits(&self, source: &LimitsSource) -> LimitsLookUp;
 
+    /// Returns `true` if a response showed that the model server is TEI.
+    fn is_tei(&self) -> bool {
+        false
+    }
+
     /// Returns `true` if each member of a batch is executed with its own body, so that a batch may
     /// also have calls whose responses could not be cut out of a shared one.
     fn executes_members(&self) -> bool {

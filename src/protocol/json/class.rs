@@ -71,6 +71,22 @@ pub(crate) fn write_keys_class(doc: &[u8], span: Span, out: &mut Vec<u8>) -> Res
     Ok(())
 }
 
+/// Appends the layout of a row: a letter for its type, and the keys of an object in document order.
+/// Numbers, booleans and null have the same layout.
+pub(crate) fn write_layout(doc: &[u8], span: Span, out: &mut Vec<u8>) {
+    match kind(doc, span.start) {
+        JsonType::Object => {
+            out.push(b'{');
+            for member in Members::new(doc, span) {
+                put_key(&unescape(member.key.inner_bytes(doc)), out);
+            }
+        }
+        JsonType::Array => out.push(b'['),
+        JsonType::String => out.push(b's'),
+        JsonType::Number | JsonType::Bool | JsonType::Null => out.push(b'v'),
+    }
+}
+
 fn list(doc: &[u8], span: Span, scalars: Base64Form, out: &mut Vec<u8>) -> Result<(), DuplicateKey> {
     out.push(b'[');
     let mut run = out.len()..out.len();

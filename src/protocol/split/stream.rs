@@ -12,8 +12,8 @@
 //!   the callers their texts, although only a part beside the text is in doubt.
 //! - An error of the whole call may quote any input. It is replaced by one of the proxy, except for
 //!   the only member that is left, if the error shares nothing with the inputs of the others.
-//! - A comment that shares something with an input is replaced by an empty one. Those before the first
-//!   chunk are left out.
+//! - A comment that shares something with an input is replaced by an empty one. Of those before the
+//!   first chunk, the members receive the last one, with that chunk.
 
 mod chunk;
 mod edit;
@@ -60,6 +60,10 @@ pub struct StreamSplit {
     /// The last comment that was found to quote no input.
     approved_comment: Bytes,
     is_open: bool,
+    /// The last comment before the first chunk. The members receive it when their streams open.
+    early_comment: Option<Bytes>,
+    /// The step that follows the last one without more bytes.
+    next: Option<StreamStep>,
 }
 
 /// A step of a streamed response.
@@ -133,6 +137,8 @@ impl Endpoint {
             approved: Vec::new(),
             approved_comment: Bytes::new(),
             is_open: false,
+            early_comment: None,
+            next: None,
         };
         Ok((split, heads))
     }
@@ -172,19 +178,31 @@ impl StreamSplit {
     /// # Errors
     /// The response cannot be split any further.
     pub fn next_step(&mut self, evidence: (Tick, &UnbatchedEvidence)) -> Result<Option<StreamStep>, ResponseMismatch> {
+        if let Some(step) = self.next.take() {
+            return Ok(Some(step));
+        }
         // An event larger than the maximum is no chunk of a known server.
         while let Some(event) = self.buffer.next_event().map_err(|_| MismatchKind::NotJson)? {
             let step = match event.content() {
                 EventContent::Empty => None,
                 EventContent::Unknown => return Err(MismatchKind::Shape.into()),
                 // Before the first chunk, the batch may have to be isolated.
-                EventContent::Comment if !self.is_open => None,
+                EventContent::Comment if !self.is_open => {
+                    self.early_comment = Some(self.shared_comment(&event));
+                    None
+                }
                 EventContent::Comment => Some(StreamStep::Comment(self.shared_comment(&event))),
                 EventContent::Data { data, .. } if event.text(data).trim_ascii() == DONE => Some(StreamStep::End),
                 EventContent::Data { data, .. } => self.on_data(&event, event.text(data), evidence)?,
             };
             if let Some(step) = step {
                 self.is_open |= matches!(step, StreamStep::Member { .. });
+                if self.is_open
+                    && let Some(comment) = self.early_comment.take()
+                {
+                    self.next = Some(step);
+                    return Ok(Some(StreamStep::Comment(comment)));
+                }
                 return Ok(Some(step));
             }
         }

@@ -28,7 +28,7 @@ fn a_route_that_never_merges_recognises_its_calls() {
     assert!(chat.is_generation());
     // A server's limits matter to batches only.
     let embed = endpoint_of(never("/embed", RouteProtocol::Tei), "/embed");
-    assert_eq!(embed.limits_source(&read(&embed, "/embed", r#"{"inputs":"a"}"#)), None);
+    assert_eq!(embed.limits_source(&read(&embed, "/embed", r#"{"inputs":"a"}"#), false), None);
 }
 
 #[test]
@@ -93,7 +93,10 @@ fn info_is_looked_up_where_the_server_may_be_tei_or_tgi() {
     ] {
         let endpoint = endpoint_of(route("/*", protocol, merge), path);
         let call = read(&endpoint, path, r#"{"input":"a","prompt":"a"}"#);
-        assert_eq!(endpoint.limits_source(&call), source, "{path} {protocol:?} {merge:?}");
+        assert_eq!(endpoint.limits_source(&call, true), source, "{path} {protocol:?} {merge:?}");
+        // Without a sign of TEI, the policy has to name it.
+        let named = source.filter(|_| protocol != RouteProtocol::Auto);
+        assert_eq!(endpoint.limits_source(&call, false), named, "{path} {protocol:?} {merge:?}");
     }
 }
 

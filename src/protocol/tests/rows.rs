@@ -46,6 +46,9 @@ fn the_order_of_columns_and_of_kinds_of_rows_separates_calls() {
     let instances = |items: &str| read(&kserve, predict, &format!(r#"{{"instances":[{items}]}}"#));
     assert!(may_share_batch(&instances(r#""x",1"#), &instances(r#""y",2,"z""#)));
     assert!(!may_share_batch(&instances(r#""x",1"#), &instances(r#"1,"x""#)));
+    // Rows of one layout have no order.
+    assert!(may_share_batch(&instances("1,2.5"), &instances("2.5,1")));
+    assert!(may_share_batch(&records(r#"{"a":1},{"a":null}"#), &records(r#"{"a":null},{"a":2}"#)));
 }
 
 #[test]

@@ -379,8 +379,10 @@ fn a_comment_that_may_quote_an_input_is_replaced() {
     let calls = [r#"{"prompt":"a secret of A","stream":true}"#, r#"{"prompt":"in 2026","stream":true}"#];
     let text = ": ping\n\n: ping\r\n\r\n: my secret\n\n: ping - 2026-11-27\n\n";
     assert!(split_text(&calls, text).unwrap().comments.is_empty(), "the batch may have to be isolated");
-    let text = event(0, "x", "null") + text;
-    let received = split_text(&calls, &text).unwrap();
+    let chunk = event(0, "x", "null");
+    let received = split_text(&calls, &(text.to_owned() + &chunk)).unwrap();
+    assert_eq!(received.comments, [&b":\n\n"[..]], "the last one before the first chunk");
+    let received = split_text(&calls, &(chunk + text)).unwrap();
     assert_eq!(received.comments, [&b": ping\n\n"[..], b": ping\r\n\r\n", b":\n\n", b":\n\n"]);
 }
 
@@ -501,7 +503,8 @@ proptest! {
         let text = text.replace('\\', "\\\\");
         let mut stream = String::new();
         let mut expected = [String::new(), String::new()];
-        let mut comments = 0;
+        // Of the comments before the first chunk, the members receive the last one.
+        let (mut early, mut comments) = (0, 0);
         let mut chunk = |index: usize, finish: &str, is_crlf: bool, stream: &mut String| {
             let end = if is_crlf { "\r\n\r\n" } else { "\n\n" };
             *stream += &format!("data: {}{end}", chunk_with("cmpl-rq", index, &text, finish, ""));
@@ -514,8 +517,9 @@ proptest! {
         for (kind, is_crlf) in events {
             match kind {
                 3 => {
+                    let count = if stream.contains("data:") { &mut comments } else { &mut early };
+                    *count += 1;
                     stream += ": ping\n\n";
-                    comments += usize::from(stream.contains("data:"));
                 }
                 4 => stream += "\r\n",
                 index => chunk(index.into(), "null", is_crlf, &mut stream),
@@ -531,7 +535,8 @@ proptest! {
         let whole = split_pieces(RouteProtocol::OpenAi, &calls, &[bytes]).unwrap();
         prop_assert_eq!(&whole.bodies[..], &expected[..]);
         prop_assert_eq!(&whole.complete[..], &[ends, ends][..]);
-        prop_assert_eq!(whole.comments.len(), comments);
+        let early = if stream.contains("data:") { early.min(1) } else { 0 };
+        prop_assert_eq!(whole.comments.len(), early + comments);
         for cut in 0..=bytes.len() {
             let (first, second) = bytes.split_at(cut);
             prop_assert_eq!(&split_pieces(RouteProtocol::OpenAi, &calls, &[first, second]).unwrap(), &whole);

@@ -303,7 +303,7 @@ fn a_response_with_binary_outputs_is_cut_after_its_document() {
 fn a_model_publishes_its_configuration_beside_its_calls() {
     let source = |path: &str| {
         let endpoint = endpoint(path, RouteProtocol::OpenInferenceV2);
-        endpoint.limits_source(&read(&endpoint, path, "{}"))
+        endpoint.limits_source(&read(&endpoint, path, "{}"), false)
     };
     let config = |path: &str| Some(LimitsSource::ModelConfig(path.to_owned()));
     assert_eq!(source(PATH), config("/v2/models/m/config"));

@@ -45,6 +45,10 @@ impl Backend for BatchExecutor {
         published_limits(&self.0, source)
     }
 
+    fn is_tei(&self) -> bool {
+        self.0.identity.is_tei()
+    }
+
     fn batches_text(&self) -> Option<bool> {
         published::batches_text(&self.0)
     }

@@ -4,12 +4,13 @@
 //! The consequences of a change are left to `app::state_dir`. A server that is replaced without a
 //! change of its identity is detected by the execution times of its batches.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use http::HeaderMap;
 use http::header::SERVER;
 use tokio::sync::watch;
 
+use crate::protocol::headers::is_tei_response;
 use crate::protocol::is_engine;
 
 /// Maximum length of a stored name in bytes. Real names are shorter.
@@ -31,6 +32,8 @@ pub(super) struct IdentityWatch {
     /// One more than the number of recoveries of the server at its last response to a client's
     /// call; 0 before the first.
     answered: AtomicU64,
+    /// Set by a response with a header of TEI.
+    is_tei: AtomicBool,
 }
 
 // === impl ServerIdentity ===
@@ -66,8 +69,11 @@ impl IdentityWatch {
         self.latest.subscribe()
     }
 
-    /// Stores the `Server` header of a response.
+    /// Stores the `Server` header of a response, and whether it is one of TEI.
     pub(super) fn on_response(&self, headers: &HeaderMap) {
+        if is_tei_response(headers) {
+            self.is_tei.store(true, Ordering::Relaxed);
+        }
         let Some(name) = headers.get(SERVER).and_then(|name| name.to_str().ok()).map(truncate_name) else { return };
         // The value nearly always matches, and a read lock does not block other responses.
         if self.latest.borrow().server.as_deref() != Some(name) {
@@ -90,6 +96,11 @@ impl IdentityWatch {
     /// Returns `true` if the latest response was that of an engine for text generation.
     pub(super) fn is_engine(&self) -> bool {
         self.latest.borrow().server.as_deref().is_some_and(is_engine)
+    }
+
+    /// Returns `true` if a response was one of TEI.
+    pub(super) fn is_tei(&self) -> bool {
+        self.is_tei.load(Ordering::Relaxed)
     }
 
     /// Stores the model that the server published.

@@ -338,9 +338,7 @@ async fn a_batch_goes_to_the_declared_path_and_a_call_alone_to_its_own() {
 
 #[tokio::test]
 async fn embeddings_are_renumbered_and_their_usage_is_shared_out() {
-    // A route that names the protocol needs no look-up of limits.
-    let spec = json!({"routes": [{"path": PREDICT}, {"path": EMBEDDINGS, "protocol": "OpenAI"}]});
-    let (proxy, mut hand) = start_with_scripted_server(spec).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let one = |text: &str| proxy.post(EMBEDDINGS, &[], &json!({"model": "m", "input": text}).to_string());
     let (callers, turn) = proxy.form_batch(&mut hand, vec![one("aaaa"), one("b"), one("cccc")]).await;
     let body: Value = serde_json::from_slice(&turn.request.body).unwrap();

@@ -81,11 +81,17 @@ async fn embeddings_in_the_format_of_openai_are_passed_too() {
     let (proxy, mut hand) = start_with_scripted_server(adaptive_spec(&json!({}))).await;
     let embeddings = || proxy.call(proxy.post("/v1/embeddings", &[], r#"{"input": "x"}"#));
     let first = embeddings();
+    let mut turn = hand.next_request().await;
+    let head = format!("HTTP/1.1 200 OK\r\nx-compute-type: cpu\r\ncontent-length: {}\r\n\r\n", VECTORS.len());
+    turn.send_part(&[head.as_bytes(), VECTORS.as_bytes()].concat()).await;
+    turn.finish_response();
+    assert_eq!(first.answer().await.status, Some(200));
+    let second = embeddings();
     let (info, turn) = take_look_up(&mut hand).await;
-    assert_eq!(info.request.target, "/info");
+    assert_eq!(info.request.target, "/info", "a header of TEI was seen");
     info.answer(200, INFO).await;
     turn.answer(200, VECTORS).await;
-    assert_eq!(first.answer().await.status, Some(200));
+    assert_eq!(second.answer().await.status, Some(200));
     while passed(&proxy) == 0 {
         let next = embeddings();
         hand.next_request().await.answer(200, VECTORS).await;

@@ -10,11 +10,6 @@ use super::support::client::Outgoing;
 /// A text of forty code points: ten tokens at the default rate.
 const TEXT: &str = "forty code points, of which none is odd.";
 
-/// Returns a policy with these settings. Its route names the protocol, so that no limits are looked up.
-fn spec(key: &str, settings: &Value) -> Value {
-    json!({key: settings, "routes": [{"path": "/v1/embeddings", "protocol": "OpenAI"}]})
-}
-
 fn embedding(proxy: &TestProxy) -> Outgoing {
     proxy.post("/v1/embeddings", &[], &json!({"model": "m", "input": TEXT}).to_string())
 }
@@ -50,7 +45,7 @@ async fn batch_sizes(proxy: &TestProxy, hand: &mut ScriptedServer) -> Vec<usize>
 
 #[tokio::test]
 async fn a_batch_holds_as_many_tokens_as_the_server_counts() {
-    let (proxy, mut hand) = start_with_scripted_server(spec("limits", &json!({"batchWeightMax": 100}))).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({"limits": {"batchWeightMax": 100}})).await;
     assert_eq!(batch_sizes(&proxy, &mut hand).await, [4], "four times ten tokens at the default rate");
     for _ in 0..3 {
         let caller = proxy.call(embedding(&proxy));
@@ -62,7 +57,8 @@ async fn a_batch_holds_as_many_tokens_as_the_server_counts() {
 
 #[tokio::test]
 async fn calls_of_different_length_buckets_share_no_batch() {
-    let (proxy, mut hand) = start_with_scripted_server(spec("scheduling", &json!({"lengthBuckets": [8]}))).await;
+    let spec = json!({"scheduling": {"lengthBuckets": [8]}});
+    let (proxy, mut hand) = start_with_scripted_server(spec).await;
     let short = |text: &str| proxy.post("/v1/embeddings", &[], &json!({"model": "m", "input": text}).to_string());
     let first = proxy.call(embedding(&proxy));
     let turn = hand.next_request().await;

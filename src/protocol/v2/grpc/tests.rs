@@ -413,7 +413,7 @@ fn a_model_publishes_its_configuration_by_a_method_beside_its_calls() {
     let automatic = default.recognise(&http::Method::POST, PATH).unwrap();
     let call = read_with(&automatic, &[], framed(&raw(b"\x01", b"aa", &field(2, b"3"))));
     let source = LimitsSource::ModelConfigMethod { model: Bytes::from("m"), version: Bytes::from("3") };
-    assert_eq!(automatic.limits_source(&call), Some(source));
+    assert_eq!(automatic.limits_source(&call, false), Some(source));
     assert_eq!(automatic.unmergeable_model(None), Some(UnmergeableReason::OpenInference));
     let limits = |batches_itself| Some(PublishedLimits { items_max: Some(8), batches_itself, ..Default::default() });
     assert_eq!(automatic.unmergeable_model(limits(false)), None);

@@ -24,7 +24,7 @@ impl ConformanceClient {
     }
 
     async fn find_published(&self, endpoint: &Endpoint, call: &Call) -> Vec<String> {
-        let Some(source) = endpoint.limits_source(call) else { return Vec::new() };
+        let Some(source) = endpoint.limits_source(call, true) else { return Vec::new() };
         let backend = self.upstream.backend();
         let look_up = async {
             loop {
