@@ -255,8 +255,11 @@ impl Adaptive {
             learning = flow.is_learning();
         }
         if call.charged_by_weight {
-            work = self.weight_price.charge(call.weight.sum, work);
-            time = time.max(work.saturating_mul(share));
+            // The price is a mean over all flows, so it is that of work before the division by the
+            // weight of a flow.
+            let price = self.weight_price.charge(call.weight.sum, work.saturating_mul(share));
+            work = price.div_ceil(share.max(1));
+            time = time.max(price);
         }
         // The cost of a call is not known while the limit is being found: a charge that is too
         // large would cost its flow several turns.

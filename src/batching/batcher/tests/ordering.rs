@@ -90,3 +90,26 @@ fn a_tenant_with_long_answers_is_charged_for_their_length() {
     });
     assert!(long > 0 && (7..=11).contains(&(short / long)), "{short} short calls, {long} of nine times their weight");
 }
+
+#[test]
+fn a_class_has_its_share_if_its_calls_are_charged_by_length() {
+    let mut clients = ClosedLoop::without_clients(1, false);
+    let heavy = PriorityClass { weight: 8, ..PriorityClass::PLAIN };
+    clients.set_priorities(vec![PriorityClass::PLAIN, heavy]);
+    for key in 0..80 {
+        clients.weights.insert(KeyId(key), 100);
+        clients.priorities.insert(KeyId(key), PriorityId(u8::from(key >= 40)));
+        clients.add(1, key, 0);
+    }
+    clients.run(10_000);
+    let (mut light, mut urgent) = (0, 0);
+    clients.run_counting(20_000, |key| {
+        if key.0 < 40 {
+            light += 1;
+        } else {
+            urgent += 1;
+        }
+        true
+    });
+    assert!(light > 0 && (6..=10).contains(&(urgent / light)), "{urgent} urgent calls, {light} others");
+}
