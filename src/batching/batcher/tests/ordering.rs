@@ -71,6 +71,17 @@ fn a_class_has_its_share_however_long_the_calls_of_another_have_waited() {
     assert!(urgent >= 60 && all >= 240, "{urgent} of {all}");
 }
 
+/// Runs for 20 s, and returns the numbers of answers to calls with keys below `first` and from it on.
+fn count_answers(clients: &mut ClosedLoop, first: u64) -> (u32, u32) {
+    let mut counts = (0, 0);
+    clients.run_counting(20_000, |key| {
+        let count = if key.0 < first { &mut counts.0 } else { &mut counts.1 };
+        *count += 1;
+        true
+    });
+    counts
+}
+
 #[test]
 fn a_tenant_with_long_answers_is_charged_for_their_length() {
     let mut clients = ClosedLoop::without_clients(1, true);
@@ -79,15 +90,7 @@ fn a_tenant_with_long_answers_is_charged_for_their_length() {
         clients.add(1, key, u64::from(key >= 24));
     }
     clients.run(5000);
-    let (mut short, mut long) = (0, 0);
-    clients.run_counting(20_000, |key| {
-        if key.0 < 24 {
-            short += 1;
-        } else {
-            long += 1;
-        }
-        true
-    });
+    let (short, long) = count_answers(&mut clients, 24);
     assert!(long > 0 && (7..=11).contains(&(short / long)), "{short} short calls, {long} of nine times their weight");
 }
 
@@ -102,14 +105,6 @@ fn a_class_has_its_share_if_its_calls_are_charged_by_length() {
         clients.add(1, key, 0);
     }
     clients.run(10_000);
-    let (mut light, mut urgent) = (0, 0);
-    clients.run_counting(20_000, |key| {
-        if key.0 < 40 {
-            light += 1;
-        } else {
-            urgent += 1;
-        }
-        true
-    });
+    let (light, urgent) = count_answers(&mut clients, 40);
     assert!(light > 0 && (6..=10).contains(&(urgent / light)), "{urgent} urgent calls, {light} others");
 }
