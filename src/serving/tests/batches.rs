@@ -56,22 +56,9 @@ impl BatchOutputs for RecordedOutputs {
 
 fn endpoint(path: &str) -> Arc<Endpoint> {
     let rules = RouteRules {
-        path: PathPattern::parse("/*").unwrap(),
-        method: Method::POST,
-        protocol: RouteProtocol::Tei,
-        merge_on_headers: Vec::new(),
-        merge_on_fields: Vec::new(),
-        merge_over_headers: Vec::new(),
-        merge_over_fields: Vec::new(),
-        respond_with_headers: Vec::new(),
-        respond_with_fields: Vec::new(),
-        generic: None,
         merge: MergeRule::Always,
-        idempotent: None,
-        item_bytes_max: 1 << 20,
-        item_nesting_max: 64,
         item_count_max: 1024,
-        tokenizer: None,
+        ..RouteRules::new(PathPattern::parse("/*").unwrap(), RouteProtocol::Tei)
     };
     Routes::new(Vec::new(), rules, SharedHeaderRules::default()).recognise(&Method::POST, path).unwrap()
 }

@@ -1,7 +1,5 @@
 //! Converts the routes of a policy, field by field, to the rules that `protocol` compiles.
 
-use http::Method;
-
 use super::tokenizer;
 use crate::api::v1alpha1 as api;
 use crate::config::{self, Policy};
@@ -10,23 +8,13 @@ use crate::protocol::{DIVISIBLE_ITEMS_MAX, MergeRule, PathPattern, RouteProtocol
 /// The default route: every path, with the protocol detected by an adapter, or that of the engine.
 pub(super) fn default_route(policy: &Policy) -> RouteRules {
     let (merge, protocol) = policy.default_rules();
+    let path = PathPattern::parse("/*").expect("a pattern that matches every path is valid");
     RouteRules {
-        path: PathPattern::parse("/*").expect("a pattern that matches every path is valid"),
-        method: Method::POST,
-        protocol,
-        merge_on_headers: Vec::new(),
-        merge_on_fields: Vec::new(),
-        merge_over_headers: Vec::new(),
-        merge_over_fields: Vec::new(),
-        respond_with_headers: Vec::new(),
-        respond_with_fields: Vec::new(),
-        generic: None,
         merge: to_merge_rule(merge),
-        idempotent: None,
         item_bytes_max: policy.limits.item_bytes_max,
         item_nesting_max: policy.limits.item_nesting_max,
         item_count_max: items(policy.limits.batch_items_max),
-        tokenizer: None,
+        ..RouteRules::new(path, protocol)
     }
 }
 
