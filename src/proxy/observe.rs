@@ -36,7 +36,7 @@ struct RequestTap {
 #[derive(Debug)]
 struct ResponseTap {
     awaited: PendingResponse,
-    well: bool,
+    succeeded: bool,
 }
 
 // === impl Proxy ===
@@ -79,8 +79,8 @@ impl Proxy {
         let body = body.with_tap(Box::new(copy));
         let request = Request::from_parts(head, body);
         let response = self.pass(lane, request, UnmergeableReason::PolicyObserve, recorder, endpoint.dialect).await;
-        let well = response.status().is_success();
-        response.map(|body| body.with_tap(Box::new(ResponseTap { awaited, well })))
+        let succeeded = response.status().is_success();
+        response.map(|body| body.with_tap(Box::new(ResponseTap { awaited, succeeded })))
     }
 }
 
@@ -150,6 +150,6 @@ impl BodyTap for ResponseTap {
     fn data(&mut self, _: &Bytes) {}
 
     fn end(&mut self, _: bool) {
-        self.awaited.on_response(self.well);
+        self.awaited.on_response(self.succeeded);
     }
 }

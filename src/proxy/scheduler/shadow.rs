@@ -127,7 +127,7 @@ pub struct ShadowReport {
 #[derive(Debug)]
 enum ShadowEvent {
     /// The body of a call is complete.
-    Came(CallId, Tick, Box<ObservedCall>, DeferredParse, ResponseOrder),
+    BodyComplete(CallId, Tick, Box<ObservedCall>, DeferredParse, ResponseOrder),
     /// A call has ended.
     Ended(CallId, Tick, ObservedEnd),
     /// A plan was solved for a cost class.
@@ -135,27 +135,27 @@ enum ShadowEvent {
     /// The limits are replaced.
     Limits(Box<Limits>),
     /// The counts are requested.
-    Seen(oneshot::Sender<ShadowReport>),
+    Report(oneshot::Sender<ShadowReport>),
 }
 
 /// Order of the response and the end of the request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResponseOrder {
     /// The response was reported before the request body was complete.
-    Before,
+    BeforeBody,
     /// The response was not reported yet when the request body was complete.
-    Not,
+    AfterBody,
 }
 
 /// Result of a pass-through call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ObservedEnd {
     /// A successful response.
-    Well,
+    Succeeded,
     /// Another response, or a failure.
     Failed,
     /// The client disconnected.
-    Left,
+    Cancelled,
 }
 
 // === impl DeferredParse ===
@@ -196,7 +196,7 @@ impl ShadowRecorder {
     /// Returns the counts; `None` if the task does not respond within a second.
     pub async fn report(&self) -> Option<ShadowReport> {
         let (reply, report) = oneshot::channel();
-        self.events.try_send(ShadowEvent::Seen(reply)).ok()?;
+        self.events.try_send(ShadowEvent::Report(reply)).ok()?;
         tokio::time::timeout(Duration::from_secs(1), report).await.ok()?.ok()
     }
 }
@@ -208,8 +208,8 @@ impl PendingBody {
     pub fn on_body_complete(self, observed: Box<ObservedCall>, read: DeferredParse) {
         let Self { recorder, id, ended } = self;
         let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let answered = if *ended { ResponseOrder::Before } else { ResponseOrder::Not };
-        let event = ShadowEvent::Came(id, recorder.clock.now(), observed, read, answered);
+        let answered = if *ended { ResponseOrder::BeforeBody } else { ResponseOrder::AfterBody };
+        let event = ShadowEvent::BodyComplete(id, recorder.clock.now(), observed, read, answered);
         if recorder.events.try_send(event).is_err() {
             recorder.metrics.record_unpredicted(UnpredictedReason::Behind);
         }
@@ -224,9 +224,9 @@ impl PendingBody {
 // === impl PendingResponse ===
 
 impl PendingResponse {
-    /// Reports the response. `well` is `true` if it was successful.
-    pub fn on_response(&self, well: bool) {
-        self.end(if well { ObservedEnd::Well } else { ObservedEnd::Failed });
+    /// Reports the response. `succeeded` is `true` if it was successful.
+    pub fn on_response(&self, succeeded: bool) {
+        self.end(if succeeded { ObservedEnd::Succeeded } else { ObservedEnd::Failed });
     }
 
     fn end(&self, result: ObservedEnd) {
@@ -241,7 +241,7 @@ impl PendingResponse {
 
 impl Drop for PendingResponse {
     fn drop(&mut self) {
-        self.end(ObservedEnd::Left);
+        self.end(ObservedEnd::Cancelled);
     }
 }
 

@@ -67,14 +67,14 @@ impl ShadowTask {
     pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<ShadowEvent>) {
         while let Some(event) = inbox.recv().await {
             match event {
-                ShadowEvent::Came(id, at, observed, read, answered) => {
+                ShadowEvent::BodyComplete(id, at, observed, read, answered) => {
                     self.on_body((id, at), *observed, (read.0)(), answered);
                 }
                 ShadowEvent::Ended(id, at, how) => self.on_end(id, at, how),
                 ShadowEvent::Plan(class, plan) => self.shadow.set_plan(class, plan),
                 ShadowEvent::Limits(limits) => self.shadow.set_limits(*limits),
                 // The requester may have stopped waiting.
-                ShadowEvent::Seen(reply) => _ = reply.send(self.report()),
+                ShadowEvent::Report(reply) => _ = reply.send(self.report()),
             }
             self.record_predictions();
             while let Some((class, input)) = self.shadow.plan_due() {
@@ -129,7 +129,7 @@ impl ShadowTask {
             }
             self.in_flight.insert(id, began);
         }
-        if answered == ResponseOrder::Before {
+        if answered == ResponseOrder::BeforeBody {
             // Its latency is unknown, because the response arrived first.
             self.in_flight.remove(&id);
             self.shadow.on_response(at, id, false);
@@ -169,10 +169,11 @@ impl ShadowTask {
     fn on_end(&mut self, id: CallId, at: Tick, how: ObservedEnd) {
         let began = self.in_flight.remove(&id);
         match how {
-            ObservedEnd::Left => self.shadow.on_disconnect(at, id),
-            ObservedEnd::Well | ObservedEnd::Failed => self.shadow.on_response(at, id, how == ObservedEnd::Well),
+            ObservedEnd::Succeeded => self.shadow.on_response(at, id, true),
+            ObservedEnd::Failed => self.shadow.on_response(at, id, false),
+            ObservedEnd::Cancelled => self.shadow.on_disconnect(at, id),
         }
-        if let (Some(began), ObservedEnd::Well) = (began, how) {
+        if let (Some(began), ObservedEnd::Succeeded) = (began, how) {
             let took = at.since(began);
             for passed in [&mut self.report.passed, &mut self.windows.window_at(at).passed] {
                 passed.0 += 1;
