@@ -12,9 +12,9 @@ use serde_json::Value;
 pub fn admission_review(data: &[u8]) {
     static KNOWN: OnceLock<(ClusterState, InjectionContext)> = OnceLock::new();
     let Ok(question) = decode(data) else { return };
-    let (world, base) = KNOWN
+    let (cluster, base) = KNOWN
         .get_or_init(|| (ClusterState { is_synced: true, ..ClusterState::default() }, InjectionContext::default()));
-    let known = ReviewContext { world, base, own_namespace: "groupage-system", token: "token", native: None };
+    let known = ReviewContext { cluster, base, own_namespace: "groupage-system", token: "token", native: None };
     let answered = answer(&question, known).expect("a valid review can be answered");
     let review: Value = serde_json::from_slice(&answered.body).expect("the answer is JSON");
     let response = &review["response"];

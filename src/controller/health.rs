@@ -60,9 +60,9 @@ impl HealthServer {
     /// Updates the sampled gauges and renders all metrics.
     #[must_use]
     pub fn render_metrics(&self) -> String {
-        let world = self.shared.world();
+        let cluster = self.shared.cluster();
         for &kind in WatchedKind::VARIANTS {
-            self.metrics.set_objects(kind.as_str(), world_count(&world, kind));
+            self.metrics.set_objects(kind.as_str(), count_objects(&cluster, kind));
             self.metrics.set_watch_silence(kind.as_str(), self.shared.time_since_response(kind));
         }
         self.metrics.set_leader(self.leadership.is_leader());
@@ -78,22 +78,22 @@ impl fmt::Debug for HealthServer {
     }
 }
 
-fn world_count(world: &super::cluster_state::ClusterState, kind: WatchedKind) -> usize {
+fn count_objects(cluster: &super::cluster_state::ClusterState, kind: WatchedKind) -> usize {
     match kind {
-        WatchedKind::Policies => world.policies.len(),
-        WatchedKind::Profiles => world.profiles.len(),
-        WatchedKind::Namespaces => world.namespaces.len(),
-        WatchedKind::Services => world.services.len(),
-        WatchedKind::Networks => world.network_policies.len(),
-        WatchedKind::Pods => world.pods.len(),
-        WatchedKind::Bare => world.uninjected_pods.len(),
-        WatchedKind::Deployments => world.deployments.len(),
-        WatchedKind::StatefulSets => world.stateful_sets.len(),
-        WatchedKind::DaemonSets => world.daemon_sets.len(),
-        WatchedKind::ReplicaSets => world.replica_sets.len(),
-        WatchedKind::Nodes => world.nodes.len(),
-        WatchedKind::Pools => world.pools.as_ref().map_or(0, |pools| pools.len()),
-        WatchedKind::InferenceServices => world.inference_services.as_ref().map_or(0, |services| services.len()),
+        WatchedKind::Policies => cluster.policies.len(),
+        WatchedKind::Profiles => cluster.profiles.len(),
+        WatchedKind::Namespaces => cluster.namespaces.len(),
+        WatchedKind::Services => cluster.services.len(),
+        WatchedKind::Networks => cluster.network_policies.len(),
+        WatchedKind::Pods => cluster.pods.len(),
+        WatchedKind::Bare => cluster.uninjected_pods.len(),
+        WatchedKind::Deployments => cluster.deployments.len(),
+        WatchedKind::StatefulSets => cluster.stateful_sets.len(),
+        WatchedKind::DaemonSets => cluster.daemon_sets.len(),
+        WatchedKind::ReplicaSets => cluster.replica_sets.len(),
+        WatchedKind::Nodes => cluster.nodes.len(),
+        WatchedKind::Pools => cluster.pools.as_ref().map_or(0, |pools| pools.len()),
+        WatchedKind::InferenceServices => cluster.inference_services.as_ref().map_or(0, |services| services.len()),
     }
 }
 

@@ -70,7 +70,7 @@ pub struct PolicyObserved {
 /// round, with the pods and the requested profile of every policy, and must not block.
 pub trait ObservationSource: Send + Sync {
     /// Returns the current state. Only a call with `leads` may make decisions; others only report.
-    fn observe(&self, world: &ClusterState, attached: &AttachmentMap, leads: bool, now: Timestamp) -> ObservedState;
+    fn observe(&self, cluster: &ClusterState, attached: &AttachmentMap, leads: bool, now: Timestamp) -> ObservedState;
 }
 
 /// A source without any connected sidecar.

@@ -27,7 +27,7 @@ use crate::api::v1alpha1::{BatchPolicyStatus, Mode, OpenEnum};
 #[derive(Debug, Clone, Copy)]
 pub struct RecomputeInput<'a> {
     /// The cluster state.
-    pub world: &'a ClusterState,
+    pub cluster: &'a ClusterState,
     /// The assignment of pods to policies.
     pub attached: &'a AttachmentMap,
     /// Reports of the sidecars and progress of rollouts.
@@ -44,9 +44,9 @@ pub fn recompute(input: RecomputeInput<'_>, now: Timestamp) -> DesiredState {
     let mut desired = DesiredState { notices: input.observed.notices.clone(), ..DesiredState::default() };
     desired.missing = missed_pods(&input);
     desired.notices.extend(missed_notices(&input, &desired.missing));
-    let bypasses = findings::find_bypasses(input.world);
-    desired.notices.extend(bypass_notices(input.world, &bypasses));
-    for (key, policy) in input.world.policies.iter() {
+    let bypasses = findings::find_bypasses(input.cluster);
+    desired.notices.extend(bypass_notices(input.cluster, &bypasses));
+    for (key, policy) in input.cluster.policies.iter() {
         let Some(attachment) = input.attached.policies.get(key) else { continue };
         let before = input.written.get(key).unwrap_or(&policy.status);
         let status = policy_status((&input, &bypasses), policy, attachment, before, now);
@@ -157,7 +157,7 @@ fn reason_notice(
 /// Returns the classified pods that should have a sidecar.
 fn missed_pods(input: &RecomputeInput<'_>) -> Vec<ObjectKey> {
     let is_missed = |key: &&ObjectKey| {
-        let pod = input.world.uninjected_pods.get(*key);
+        let pod = input.cluster.uninjected_pods.get(*key);
         pod.is_some_and(|pod| input.gaps.get(&pod.meta.uid) == Some(&InjectionGap::Missed))
     };
     input.attached.uninjected.keys().filter(is_missed).cloned().collect()
@@ -168,8 +168,8 @@ fn missed_notices(input: &RecomputeInput<'_>, missing: &[ObjectKey]) -> Vec<Even
     let mut workloads: BTreeMap<(String, super::cluster_state::OwnerRef), Vec<String>> = BTreeMap::new();
     let mut notices = Vec::new();
     for key in missing {
-        let Some(pod) = input.world.uninjected_pods.get(key) else { continue };
-        match input.world.workload(&key.namespace, pod.owner.as_ref(), &pod.labels) {
+        let Some(pod) = input.cluster.uninjected_pods.get(key) else { continue };
+        match input.cluster.workload(&key.namespace, pod.owner.as_ref(), &pod.labels) {
             Some(workload) => workloads.entry((key.namespace.clone(), workload)).or_default().push(key.name.clone()),
             None => notices.push(EventNotice::warning(EventTarget::pod(&pod.meta), "SidecarMissing", MISSED_REMEDY)),
         }
@@ -183,7 +183,7 @@ fn missed_notices(input: &RecomputeInput<'_>, missing: &[ObjectKey]) -> Vec<Even
 
 /// Returns one notice for each workload with pods that are reachable around their sidecars, or that
 /// do not start after a recipe has moved their application.
-fn bypass_notices(world: &ClusterState, bypasses: &findings::BypassMap<'_>) -> Vec<EventNotice> {
+fn bypass_notices(cluster: &ClusterState, bypasses: &findings::BypassMap<'_>) -> Vec<EventNotice> {
     let mut notices: BTreeMap<EventTarget, EventNotice> = BTreeMap::new();
     for entry in bypasses.values() {
         let pod = entry.pod;
@@ -191,12 +191,12 @@ fn bypass_notices(world: &ClusterState, bypasses: &findings::BypassMap<'_>) -> V
         let (reason, note) = match (&pod.recipe_failure, bypass) {
             (Some(failure), _) => (findings::RECIPE_FAILED, failure.clone()),
             (None, Some(bypass)) => {
-                let remedy = findings::remedy_of(world, entry);
+                let remedy = findings::remedy_of(cluster, entry);
                 ("TrafficBypassed", format!("traffic bypasses the sidecar: {bypass}; fix: {remedy}"))
             }
             (None, None) => continue,
         };
-        let workload = world.workload(&pod.meta.key.namespace, pod.owner.as_ref(), &pod.labels);
+        let workload = cluster.workload(&pod.meta.key.namespace, pod.owner.as_ref(), &pod.labels);
         let about = workload.map_or_else(
             || EventTarget::pod(&pod.meta),
             |workload| EventTarget::workload(&pod.meta.key.namespace, &workload),

@@ -78,7 +78,7 @@ impl Reconciler {
                 () = wait_for_shutdown(&mut stop) => return,
             }
             changes.borrow_and_update();
-            let cluster = self.shared.world();
+            let cluster = self.shared.cluster();
             // Conclusions from a partial cluster state would be wrong.
             if !cluster.is_synced {
                 continue;
@@ -96,7 +96,7 @@ impl Reconciler {
         let observed = self.source.observe(&cluster, &attached, leads, now);
         let (gaps, written) = (self.gaps.results(), self.written.statuses());
         let input = RecomputeInput {
-            world: &cluster,
+            cluster: &cluster,
             attached: &attached,
             observed: &observed,
             gaps: &gaps,

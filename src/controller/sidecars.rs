@@ -210,9 +210,9 @@ impl SidecarController {
 }
 
 impl ObservationSource for SidecarController {
-    fn observe(&self, world: &ClusterState, attached: &AttachmentMap, leads: bool, now: Timestamp) -> ObservedState {
+    fn observe(&self, cluster: &ClusterState, attached: &AttachmentMap, leads: bool, now: Timestamp) -> ObservedState {
         let mut state = self.state();
-        state.pods = world.pods.iter().map(|(key, pod)| (pod.meta.uid.clone(), key.clone())).collect();
+        state.pods = cluster.pods.iter().map(|(key, pod)| (pod.meta.uid.clone(), key.clone())).collect();
         self.update_stream_metrics();
         if !leads {
             // The leader writes the statuses that a successor resumes from. If no other replica
@@ -236,7 +236,7 @@ impl ObservationSource for SidecarController {
             state.configs.clear();
             tracing::info!("this replica is the leader and configures the sidecars");
         }
-        let live = self.run_leader_round(&mut state, world, attached, now);
+        let live = self.run_leader_round(&mut state, cluster, attached, now);
         self.push_pending(&mut state);
         state.registry.remove_disconnected();
         live
@@ -259,8 +259,8 @@ impl InjectedPods for SidecarController {
             if !is_scan_allowed {
                 return None;
             }
-            let world = self.needs.shared.world();
-            world.pods.iter().find(|(_, pod)| pod.meta.uid == uid).map(|(key, _)| key.clone())
+            let cluster = self.needs.shared.cluster();
+            cluster.pods.iter().find(|(_, pod)| pod.meta.uid == uid).map(|(key, _)| key.clone())
         })?;
         Some((key.namespace, key.name))
     }
@@ -295,8 +295,8 @@ impl ControllerStreamHandler for SidecarController {
         }
         let Some((reason, warning)) = event_type(&event) else { return };
         let key = ObjectKey::new(&pod.namespace, &pod.name);
-        let world = self.needs.shared.world();
-        if let Some(about) = world.find_pod(&key, &pod.uid) {
+        let cluster = self.needs.shared.cluster();
+        if let Some(about) = cluster.find_pod(&key, &pod.uid) {
             let notice = EventNotice { about: EventTarget::pod(&about.meta), warning, reason, note: event.message };
             if self.needs.notices.try_send(notice).is_err() {
                 self.needs.metrics.record_event(EventResult::Dropped);

@@ -145,10 +145,10 @@ pub async fn classify_uninjected(
 
 impl InstallationValues {
     /// Returns the decision that the webhook would have made about a pod.
-    fn classify(&self, key: &ObjectKey, pod: Value, world: &ClusterState) -> Option<InjectionGap> {
+    fn classify(&self, key: &ObjectKey, pod: Value, cluster: &ClusterState) -> Option<InjectionGap> {
         let Self { build_context, own_namespace, native } = self;
         let base = build_context();
-        classify(key, pod, ReviewContext { world, base: &base, own_namespace, token: "", native: *native })
+        classify(key, pod, ReviewContext { cluster, base: &base, own_namespace, token: "", native: *native })
     }
 }
 
@@ -194,17 +194,17 @@ mod tests {
 
     #[test]
     fn a_pod_is_checked_once_and_again_after_a_change_or_ten_minutes() {
-        let mut world = ClusterState::default();
-        uninjected(&mut world, pod("a", "p", &[]));
+        let mut cluster = ClusterState::default();
+        uninjected(&mut cluster, pod("a", "p", &[]));
         let gaps = InjectionGaps::default();
         let at = |seconds: u64| Tick::from_millis(seconds * 1000);
-        let first = gaps.take_due(&round(world.clone()), at(0));
+        let first = gaps.take_due(&round(cluster.clone()), at(0));
         assert_eq!(first.len(), 1);
         assert!(gaps.record(first[0].clone(), InjectionGap::Missed, at(0)));
-        assert!(gaps.take_due(&round(world.clone()), at(599)).is_empty());
-        assert_eq!(gaps.take_due(&round(world.clone()), at(600)).len(), 1);
-        uninjected(&mut world, pod("a", "p", &[("other", "label")]));
-        assert_eq!(gaps.take_due(&round(world.clone()), at(1)).len(), 1);
+        assert!(gaps.take_due(&round(cluster.clone()), at(599)).is_empty());
+        assert_eq!(gaps.take_due(&round(cluster.clone()), at(600)).len(), 1);
+        uninjected(&mut cluster, pod("a", "p", &[("other", "label")]));
+        assert_eq!(gaps.take_due(&round(cluster.clone()), at(1)).len(), 1);
         assert!(!gaps.record(first[0].clone(), InjectionGap::Missed, at(1)), "no news");
         gaps.take_due(&round(ClusterState::default()), at(2));
         assert!(gaps.results().is_empty(), "it is gone");
@@ -212,9 +212,10 @@ mod tests {
 
     #[test]
     fn an_uninjected_pod_is_classified_by_the_function_of_the_webhook() {
-        let world = ClusterState { is_synced: true, ..ClusterState::default() };
+        let cluster = ClusterState { is_synced: true, ..ClusterState::default() };
         let base = InjectionContext { inject_by_default: true, ..InjectionContext::default() };
-        let context = ReviewContext { world: &world, base: &base, own_namespace: "", token: "", native: Some(true) };
+        let context =
+            ReviewContext { cluster: &cluster, base: &base, own_namespace: "", token: "", native: Some(true) };
         let pod = |host: bool| json!({"metadata": {"name": "p"}, "spec": {"hostNetwork": host, "containers": [{"name": "c", "ports": [{"containerPort": 80}]}]}, "status": {"phase": "Running"}});
         assert_eq!(classify(&ObjectKey::new("a", "p"), pod(false), context), Some(InjectionGap::Missed));
         assert!(
@@ -226,12 +227,13 @@ mod tests {
             own_namespace: own.to_owned(),
             native,
         };
-        let cluster = ClusterState { server_native: Some(true), ..world.clone() };
+        let native_cluster = ClusterState { server_native: Some(true), ..cluster.clone() };
         let mut job = pod(false);
         job["metadata"]["ownerReferences"] =
             json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true}]);
-        let classify_job =
-            |installation: InstallationValues| installation.classify(&ObjectKey::new("a", "p"), job.clone(), &cluster);
+        let classify_job = |installation: InstallationValues| {
+            installation.classify(&ObjectKey::new("a", "p"), job.clone(), &native_cluster)
+        };
         assert_eq!(classify_job(with(None, "g")), Some(InjectionGap::Missed));
         assert!(
             matches!(classify_job(with(Some(false), "g")), Some(InjectionGap::Cannot(reason)) if reason.starts_with("JobNeedsNativeSidecar")),

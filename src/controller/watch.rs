@@ -98,7 +98,7 @@ pub struct WatchTiming {
 /// The cluster state and its change notification, shared by all parts. Cheap to clone.
 #[derive(Clone)]
 pub struct SharedState {
-    world: Arc<RwLock<ClusterState>>,
+    cluster: Arc<RwLock<ClusterState>>,
     changed: watch::Sender<u64>,
     beats: Arc<[KindLiveness; WatchedKind::VARIANTS.len()]>,
     reach: ApiReach,
@@ -157,7 +157,7 @@ impl SharedState {
             listed: AtomicU64::new(0),
         });
         Self {
-            world: Arc::default(),
+            cluster: Arc::default(),
             changed: watch::channel(0).0,
             beats: Arc::new(beats),
             reach: ApiReach::new(),
@@ -167,13 +167,13 @@ impl SharedState {
 
     /// Returns a snapshot of the cluster. Cloning it copies a few pointers.
     #[must_use]
-    pub fn world(&self) -> ClusterState {
-        self.world.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn cluster(&self) -> ClusterState {
+        self.cluster.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Modifies the cluster state. `change` returns `true` if it changed anything.
     pub fn update(&self, change: impl FnOnce(&mut ClusterState) -> bool) {
-        if change(&mut self.world.write().unwrap_or_else(PoisonError::into_inner)) {
+        if change(&mut self.cluster.write().unwrap_or_else(PoisonError::into_inner)) {
             self.changed.send_modify(|count| *count += 1);
         }
     }
@@ -199,9 +199,9 @@ impl SharedState {
     fn on_listed(&self, kind: WatchedKind) {
         self.beats[kind as usize].listed.store(1, Ordering::Relaxed);
         let all = self.unlisted_kinds().next().is_none();
-        self.update(|world| {
-            let changed = world.is_synced != all;
-            world.is_synced = all;
+        self.update(|cluster| {
+            let changed = cluster.is_synced != all;
+            cluster.is_synced = all;
             changed
         });
     }
@@ -256,18 +256,24 @@ async fn watch_configuration(all: &KindWatcher) {
         all.watch_dynamic(
             ours("BatchPolicy", "batchpolicies"),
             WatchedKind::Policies,
-            TableAccess::new(|world| &mut world.policies, |object: DynamicObject| cluster_state::from_policy(&object))
+            TableAccess::new(
+                |cluster| &mut cluster.policies,
+                |object: DynamicObject| cluster_state::from_policy(&object)
+            )
         ),
         all.watch_dynamic(
             ours("BatchProfile", "batchprofiles"),
             WatchedKind::Profiles,
-            TableAccess::new(|world| &mut world.profiles, |object: DynamicObject| cluster_state::from_profile(&object))
+            TableAccess::new(
+                |cluster| &mut cluster.profiles,
+                |object: DynamicObject| cluster_state::from_profile(&object)
+            )
         ),
         all.watch_dynamic(
             resource("", "v1", "Service", "services"),
             WatchedKind::Services,
             TableAccess::new(
-                |world| &mut world.services,
+                |cluster| &mut cluster.services,
                 |object| cluster_state::from_referrer("v1", "Service", object)
             )
         ),
@@ -275,7 +281,7 @@ async fn watch_configuration(all: &KindWatcher) {
             networks,
             WatchedKind::Networks,
             TableAccess::new(
-                |world| &mut world.network_policies,
+                |cluster| &mut cluster.network_policies,
                 |object| cluster_state::from_referrer("networking.k8s.io/v1", "NetworkPolicy", object)
             )
         ),
@@ -283,9 +289,9 @@ async fn watch_configuration(all: &KindWatcher) {
             pools,
             WatchedKind::Pools,
             TableAccess::optional(
-                |world| world.pools.get_or_insert_default(),
+                |cluster| cluster.pools.get_or_insert_default(),
                 |object| cluster_state::from_referrer("inference.networking.k8s.io/v1", "InferencePool", object),
-                |world| world.pools = None
+                |cluster| cluster.pools = None
             )
         ),
     );
@@ -301,41 +307,44 @@ async fn watch_workloads(all: &KindWatcher) {
             inference,
             WatchedKind::InferenceServices,
             TableAccess::optional(
-                |world| world.inference_services.get_or_insert_default(),
+                |cluster| cluster.inference_services.get_or_insert_default(),
                 |object: PartialObjectMeta<DynamicObject>| cluster_state::from_owner(&object.metadata),
-                |world| world.inference_services = None
+                |cluster| cluster.inference_services = None
             )
         ),
         all.watch_typed::<PartialObjectMeta<core::Namespace>, _>(
             WatchedKind::Namespaces,
             "",
             "",
-            TableAccess::new(|world| &mut world.namespaces, |object| cluster_state::from_namespace(object.metadata))
+            TableAccess::new(
+                |cluster| &mut cluster.namespaces,
+                |object| cluster_state::from_namespace(object.metadata)
+            )
         ),
         all.watch_typed::<core::Pod, _>(
             WatchedKind::Pods,
             "groupage.dev/injected=true",
             alive,
-            TableAccess::new(|world| &mut world.pods, |object| cluster_state::from_pod(&object))
+            TableAccess::new(|cluster| &mut cluster.pods, |object| cluster_state::from_pod(&object))
         ),
         all.watch_typed::<PartialObjectMeta<core::Pod>, _>(
             WatchedKind::Bare,
             "groupage.dev/injected!=true",
             alive,
             TableAccess::new(
-                |world| &mut world.uninjected_pods,
+                |cluster| &mut cluster.uninjected_pods,
                 |object| cluster_state::from_pod_metadata(&object.metadata)
             )
         ),
-        all.watch_owners::<Deployment>(WatchedKind::Deployments, |world| &mut world.deployments),
-        all.watch_owners::<StatefulSet>(WatchedKind::StatefulSets, |world| &mut world.stateful_sets),
-        all.watch_owners::<DaemonSet>(WatchedKind::DaemonSets, |world| &mut world.daemon_sets),
-        all.watch_owners::<ReplicaSet>(WatchedKind::ReplicaSets, |world| &mut world.replica_sets),
+        all.watch_owners::<Deployment>(WatchedKind::Deployments, |cluster| &mut cluster.deployments),
+        all.watch_owners::<StatefulSet>(WatchedKind::StatefulSets, |cluster| &mut cluster.stateful_sets),
+        all.watch_owners::<DaemonSet>(WatchedKind::DaemonSets, |cluster| &mut cluster.daemon_sets),
+        all.watch_owners::<ReplicaSet>(WatchedKind::ReplicaSets, |cluster| &mut cluster.replica_sets),
         all.watch_typed::<core::Node, _>(
             WatchedKind::Nodes,
             "",
             "",
-            TableAccess::new(|world| &mut world.nodes, |object| cluster_state::from_node(&object))
+            TableAccess::new(|cluster| &mut cluster.nodes, |object| cluster_state::from_node(&object))
         ),
     );
 }

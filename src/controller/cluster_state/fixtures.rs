@@ -34,22 +34,22 @@ pub(crate) fn labels(pairs: &[(&str, &str)]) -> std::collections::BTreeMap<Strin
 }
 
 /// Adds a policy with a creation second and a spec in its YAML form.
-pub(crate) fn policy(world: &mut ClusterState, namespace: &str, name: &str, second: u32, spec: serde_json::Value) {
+pub(crate) fn policy(cluster: &mut ClusterState, namespace: &str, name: &str, second: u32, spec: serde_json::Value) {
     let created = format!("2026-11-22T00:00:{second:02}Z");
     let spec = serde_json::from_value(spec).map_err(|error| error.to_string());
     let meta = ObjectMetadata { created, ..meta(namespace, name) };
     insert(
-        &mut world.policies,
+        &mut cluster.policies,
         meta.key.clone(),
         Policy { meta, annotations: labels(&[]), spec, invalid: None, status: BatchPolicyStatus::default() },
     );
 }
 
-pub(crate) fn profile(world: &mut ClusterState, namespace: &str, name: &str, spec: serde_json::Value) {
+pub(crate) fn profile(cluster: &mut ClusterState, namespace: &str, name: &str, spec: serde_json::Value) {
     let meta = meta(namespace, name);
     let spec = serde_json::from_value(spec).map_err(|error| error.to_string());
     let status = BatchProfileStatus::default();
-    insert(&mut world.profiles, meta.key.clone(), Profile { meta, spec, status, owner: None, is_deleting: false });
+    insert(&mut cluster.profiles, meta.key.clone(), Profile { meta, spec, status, owner: None, is_deleting: false });
 }
 
 /// Creates a ready pod.
@@ -57,17 +57,17 @@ pub(crate) fn pod(namespace: &str, name: &str, pairs: &[(&str, &str)]) -> Pod {
     Pod { meta: meta(namespace, name), labels: labels(pairs), ready: true, ..Pod::default() }
 }
 
-pub(crate) fn injected(world: &mut ClusterState, pod: Pod) {
-    insert(&mut world.pods, pod.meta.key.clone(), pod);
+pub(crate) fn injected(cluster: &mut ClusterState, pod: Pod) {
+    insert(&mut cluster.pods, pod.meta.key.clone(), pod);
 }
 
-pub(crate) fn uninjected(world: &mut ClusterState, pod: Pod) {
-    insert(&mut world.uninjected_pods, pod.meta.key.clone(), pod);
+pub(crate) fn uninjected(cluster: &mut ClusterState, pod: Pod) {
+    insert(&mut cluster.uninjected_pods, pod.meta.key.clone(), pod);
 }
 
-pub(crate) fn namespace(world: &mut ClusterState, name: &str, pairs: &[(&str, &str)]) {
+pub(crate) fn namespace(cluster: &mut ClusterState, name: &str, pairs: &[(&str, &str)]) {
     insert(
-        &mut world.namespaces,
+        &mut cluster.namespaces,
         ObjectKey::new("", name),
         Namespace { labels: labels(pairs), ..Namespace::default() },
     );

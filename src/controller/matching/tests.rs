@@ -4,52 +4,52 @@ use super::*;
 use crate::cluster_state::fixtures::*;
 use crate::cluster_state::{ObjectTable, OwnerObject};
 
-fn chosen(world: &ClusterState, pod: &Pod) -> Option<String> {
+fn chosen(cluster: &ClusterState, pod: &Pod) -> Option<String> {
     let namespace = pod.meta.key.namespace.as_str();
-    let workload = world.workload(namespace, pod.owner.as_ref(), &pod.labels);
+    let workload = cluster.workload(namespace, pod.owner.as_ref(), &pod.labels);
     let subject =
         PodSubject { namespace, labels: &pod.labels, annotations: &pod.annotations, workload: workload.as_ref() };
-    choose(world, subject).policy().map(|policy| policy.meta.key.name.clone())
+    choose(cluster, subject).policy().map(|policy| policy.meta.key.name.clone())
 }
 
 fn with(policies: &[(&str, u32, Value)]) -> ClusterState {
-    let mut world = ClusterState::default();
+    let mut cluster = ClusterState::default();
     for (name, second, spec) in policies {
-        policy(&mut world, "a", name, *second, spec.clone());
+        policy(&mut cluster, "a", name, *second, spec.clone());
     }
-    world
+    cluster
 }
 
 #[test]
 fn the_oldest_policy_that_selects_a_pod_takes_precedence() {
     let app = json!({"selector": {"matchLabels": {"app": "x"}}});
-    let mut world = with(&[("everyone", 0, json!({})), ("young", 9, app.clone()), ("old", 3, app)]);
+    let mut cluster = with(&[("everyone", 0, json!({})), ("young", 9, app.clone()), ("old", 3, app)]);
     let x = pod("a", "p", &[("app", "x")]);
-    assert_eq!(chosen(&world, &x).as_deref(), Some("old"));
-    assert_eq!(chosen(&world, &pod("a", "p", &[("app", "y")])).as_deref(), Some("everyone"));
-    assert_eq!(chosen(&world, &pod("b", "p", &[("app", "x")])), None, "another namespace");
-    world.policies = ObjectTable::default();
-    assert_eq!(chosen(&world, &x), None);
+    assert_eq!(chosen(&cluster, &x).as_deref(), Some("old"));
+    assert_eq!(chosen(&cluster, &pod("a", "p", &[("app", "y")])).as_deref(), Some("everyone"));
+    assert_eq!(chosen(&cluster, &pod("b", "p", &[("app", "x")])), None, "another namespace");
+    cluster.policies = ObjectTable::default();
+    assert_eq!(chosen(&cluster, &x), None);
 }
 
 #[test]
 fn of_two_policies_of_equal_age_the_first_by_name_takes_precedence() {
     let app = json!({"selector": {"matchLabels": {"app": "x"}}});
-    let world = with(&[("b", 1, app.clone()), ("a", 1, app)]);
-    assert_eq!(chosen(&world, &pod("a", "p", &[("app", "x")])).as_deref(), Some("a"));
+    let cluster = with(&[("b", 1, app.clone()), ("a", 1, app)]);
+    assert_eq!(chosen(&cluster, &pod("a", "p", &[("app", "x")])).as_deref(), Some("a"));
 }
 
 #[test]
 fn a_pod_that_names_a_policy_follows_no_other() {
-    let world = with(&[
+    let cluster = with(&[
         ("old", 0, json!({"selector": {"matchLabels": {"app": "x"}}})),
         ("named", 5, json!({"selector": {"matchLabels": {"app": "z"}}})),
     ]);
     let mut x = pod("a", "p", &[("app", "x")]);
     x.annotations = labels(&[(POLICY_ANNOTATION, "named")]);
-    assert_eq!(chosen(&world, &x).as_deref(), Some("named"));
+    assert_eq!(chosen(&cluster, &x).as_deref(), Some("named"));
     x.annotations = labels(&[(POLICY_ANNOTATION, "gone")]);
-    assert_eq!(chosen(&world, &x), None);
+    assert_eq!(chosen(&cluster, &x), None);
 }
 
 #[test]
@@ -63,14 +63,14 @@ fn references_lead_through_replica_sets_services_pools_and_inference_services() 
         ("StatefulSet", "set"),
     ];
     for (kind, name) in cases {
-        let mut world = with(&[("p", 0, to(kind, name))]);
-        insert(&mut world.replica_sets, ObjectKey::new("a", "emb-1"), owner_of("u", Some(deployment("emb"))));
+        let mut cluster = with(&[("p", 0, to(kind, name))]);
+        insert(&mut cluster.replica_sets, ObjectKey::new("a", "emb-1"), owner_of("u", Some(deployment("emb"))));
         insert(
-            &mut world.services,
+            &mut cluster.services,
             ObjectKey::new("a", "svc"),
             json!({"kind": "Service", "spec": {"selector": {"app": "x"}}}),
         );
-        let pools = world.pools.get_or_insert_default();
+        let pools = cluster.pools.get_or_insert_default();
         insert(
             pools,
             ObjectKey::new("a", "pool"),
@@ -79,9 +79,9 @@ fn references_lead_through_replica_sets_services_pools_and_inference_services() 
         let mut led = pod("a", "p", &[("app", "x"), (INFERENCE_SERVICE, "isvc")]);
         let owner = if kind == "StatefulSet" { ("StatefulSet", "set") } else { ("ReplicaSet", "emb-1") };
         led.owner = Some(OwnerRef { kind: owner.0.into(), name: owner.1.into(), ..OwnerRef::default() });
-        assert_eq!(chosen(&world, &led).as_deref(), Some("p"), "{kind}");
+        assert_eq!(chosen(&cluster, &led).as_deref(), Some("p"), "{kind}");
         let other = pod("a", "q", &[("app", "y")]);
-        assert_eq!(chosen(&world, &other), None, "{kind}");
+        assert_eq!(chosen(&cluster, &other), None, "{kind}");
     }
 }
 
@@ -116,30 +116,30 @@ fn expressions_have_the_meaning_of_kubernetes() {
 
 #[test]
 fn a_target_reference_is_found_missing_unknown_or_not_installed() {
-    let mut world = ClusterState::default();
-    insert(&mut world.deployments, ObjectKey::new("a", "emb"), OwnerObject::default());
-    let find = |world: &ClusterState, group: Option<&str>, kind: &str, name: &str| {
+    let mut cluster = ClusterState::default();
+    insert(&mut cluster.deployments, ObjectKey::new("a", "emb"), OwnerObject::default());
+    let find = |cluster: &ClusterState, group: Option<&str>, kind: &str, name: &str| {
         let target = TargetRef { group: group.map(str::to_owned), kind: Some(kind.into()), name: Some(name.into()) };
-        resolve_target(world, "a", &target)
+        resolve_target(cluster, "a", &target)
     };
-    assert_eq!(find(&world, Some("apps"), "Deployment", "emb"), TargetLookup::There);
-    assert_eq!(find(&world, None, "Deployment", "emb"), TargetLookup::There);
-    assert_eq!(find(&world, None, "Deployment", "other"), TargetLookup::Missing);
-    assert_eq!(find(&world, Some("batch"), "Deployment", "emb"), TargetLookup::Unknown);
-    assert_eq!(find(&world, None, "Job", "emb"), TargetLookup::Unknown);
-    assert_eq!(find(&world, None, "InferencePool", "p"), TargetLookup::NotInstalled);
-    world.pools = Some(ObjectTable::default());
-    assert_eq!(find(&world, None, "InferencePool", "p"), TargetLookup::Missing);
+    assert_eq!(find(&cluster, Some("apps"), "Deployment", "emb"), TargetLookup::There);
+    assert_eq!(find(&cluster, None, "Deployment", "emb"), TargetLookup::There);
+    assert_eq!(find(&cluster, None, "Deployment", "other"), TargetLookup::Missing);
+    assert_eq!(find(&cluster, Some("batch"), "Deployment", "emb"), TargetLookup::Unknown);
+    assert_eq!(find(&cluster, None, "Job", "emb"), TargetLookup::Unknown);
+    assert_eq!(find(&cluster, None, "InferencePool", "p"), TargetLookup::NotInstalled);
+    cluster.pools = Some(ObjectTable::default());
+    assert_eq!(find(&cluster, None, "InferencePool", "p"), TargetLookup::Missing);
 }
 
 #[test]
 fn a_policy_with_a_selector_and_target_refs_applies_to_no_pod() {
-    let world = with(&[(
+    let cluster = with(&[(
         "both",
         0,
         json!({"selector": {"matchLabels": {"app": "x"}}, "targetRefs": [{"kind": "Service", "name": "s"}]}),
     )]);
-    assert_eq!(chosen(&world, &pod("a", "p", &[("app", "x")])), None);
+    assert_eq!(chosen(&cluster, &pod("a", "p", &[("app", "x")])), None);
     let empty = with(&[("empty", 0, json!({"selector": {}, "targetRefs": []}))]);
     assert_eq!(chosen(&empty, &pod("a", "p", &[])).as_deref(), Some("empty"), "both empty is the namespace's default");
 }

@@ -40,16 +40,16 @@ pub(super) type BypassMap<'a> = BTreeMap<&'a ObjectKey, PodBypasses<'a>>;
 type ReasonedStatus = (ConditionStatus, &'static str, String);
 
 /// Finds the bypasses of all sidecars.
-pub(super) fn find_bypasses(world: &ClusterState) -> BypassMap<'_> {
+pub(super) fn find_bypasses(cluster: &ClusterState) -> BypassMap<'_> {
     // Pods of one template are adjacent and have the same labels, so the last lookup is reused.
     let mut last: Option<(&Arc<Pod>, Vec<&Value>)> = None;
     let mut all = BypassMap::new();
-    for pod in world.pods.values() {
+    for pod in cluster.pods.values() {
         let same = last
             .take()
             .filter(|(last, _)| last.labels == pod.labels && last.meta.key.namespace == pod.meta.key.namespace);
         let (_, objects) = last.insert(same.unwrap_or_else(|| {
-            let tables = [Some(&world.services), Some(&world.network_policies), world.pools.as_ref()];
+            let tables = [Some(&cluster.services), Some(&cluster.network_policies), cluster.pools.as_ref()];
             let all_objects =
                 tables.into_iter().flatten().flat_map(|table| in_namespace(table, &pod.meta.key.namespace));
             let selecting = all_objects.map(|(_, object)| &**object).filter(|object| selected_by(object, &pod.labels));
@@ -66,9 +66,9 @@ pub(super) fn find_bypasses(world: &ClusterState) -> BypassMap<'_> {
 
 /// Returns the remedy for calls that bypass a sidecar: the same command that `enable`, `status` and
 /// `check` print.
-pub(super) fn remedy_of(world: &ClusterState, entry: &PodBypasses<'_>) -> String {
+pub(super) fn remedy_of(cluster: &ClusterState, entry: &PodBypasses<'_>) -> String {
     let pod = entry.pod;
-    let workload = world.workload(&pod.meta.key.namespace, pod.owner.as_ref(), &pod.labels);
+    let workload = cluster.workload(&pod.meta.key.namespace, pod.owner.as_ref(), &pod.labels);
     let workload = workload.as_ref().map(|workload| (workload.kind.as_str(), workload.name.as_str()));
     let status = pod.annotations.get(STATUS).map_or("", String::as_str);
     remedy(status, &entry.fixes, &pod.meta.key.namespace, workload)
@@ -84,8 +84,8 @@ fn format_count(count: usize, noun: &str) -> String {
 }
 
 fn injected_pods<'a>(input: &RecomputeInput<'a>, attachment: &'a Attachment) -> impl Iterator<Item = &'a Arc<Pod>> {
-    let world = input.world;
-    attachment.pods.iter().filter_map(|key| world.pods.get(key))
+    let cluster = input.cluster;
+    attachment.pods.iter().filter_map(|key| cluster.pods.get(key))
 }
 
 fn connected_pods<'a>(

@@ -18,7 +18,7 @@ const HISTORY_LIMIT_DEFAULT: u32 = 10;
 /// Adds the profiles to create and to delete, and the status of every profile.
 pub(super) fn add_profiles(input: &RecomputeInput<'_>, desired: &mut DesiredState) {
     let mut used_by: BTreeMap<ObjectKey, BTreeSet<String>> = BTreeMap::new();
-    for (key, policy) in input.world.policies.iter() {
+    for (key, policy) in input.cluster.policies.iter() {
         let Some(attachment) = input.attached.policies.get(key) else { continue };
         desired.make.extend(profile_to_create(input, policy, attachment));
         let used = used_profiles(input, key, attachment, desired);
@@ -27,7 +27,7 @@ pub(super) fn add_profiles(input: &RecomputeInput<'_>, desired: &mut DesiredStat
         }
         desired.remove.extend(profiles_to_delete(input, policy, &used));
     }
-    for (key, profile) in input.world.profiles.iter().filter(|(_, profile)| !profile.is_deleting) {
+    for (key, profile) in input.cluster.profiles.iter().filter(|(_, profile)| !profile.is_deleting) {
         let users = used_by.remove(key).unwrap_or_default();
         let observed = input.observed.policies.iter().filter(|(policy, _)| policy.namespace == key.namespace);
         let reported = observed.filter_map(|(_, observed)| observed.verdicts.get(&key.name)).next();
@@ -47,7 +47,7 @@ pub(super) fn add_profiles(input: &RecomputeInput<'_>, desired: &mut DesiredStat
 fn profile_to_create(input: &RecomputeInput<'_>, policy: &Policy, attachment: &Attachment) -> Option<NewProfile> {
     let RequestedProfile::Own(name, spec) = &attachment.requested else { return None };
     let key = ObjectKey::new(&policy.meta.key.namespace, name);
-    let needed = attachment.accepted.is_applied() && !input.world.profiles.contains_key(&key);
+    let needed = attachment.accepted.is_applied() && !input.cluster.profiles.contains_key(&key);
     let owner = (policy.meta.key.name.clone(), policy.meta.uid.clone());
     needed.then(|| NewProfile { key, spec: (**spec).clone(), owner })
 }
@@ -82,7 +82,7 @@ fn profiles_to_delete(
     let spec = policy.spec.as_ref().ok();
     let limit = spec.and_then(|spec| spec.rollout.as_ref()?.history_limit).unwrap_or(HISTORY_LIMIT_DEFAULT);
     let namespace = policy.meta.key.namespace.as_str();
-    let own = in_namespace(&input.world.profiles, namespace).map(|(_, profile)| profile);
+    let own = in_namespace(&input.cluster.profiles, namespace).map(|(_, profile)| profile);
     let own: Vec<_> =
         own.filter(|profile| profile.owner.as_ref() == Some(&policy.meta.uid) && !profile.is_deleting).collect();
     let existing: Vec<ExistingProfile> = own
@@ -94,7 +94,7 @@ fn profiles_to_delete(
         })
         .collect();
     // Other policies may refer to a profile generated for this one.
-    let referred = in_namespace(&input.world.policies, namespace);
+    let referred = in_namespace(&input.cluster.policies, namespace);
     let referred = referred.filter_map(|(_, other)| other.spec.as_ref().ok()?.profile_ref.as_ref()?.name.as_deref());
     let used: BTreeSet<&str> = used.iter().map(String::as_str).chain(referred).collect();
     let pruned = prune(&existing, &used, usize::try_from(limit).unwrap_or(usize::MAX));

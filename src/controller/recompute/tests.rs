@@ -15,7 +15,7 @@ use crate::status::{ConditionState, ConditionStatus, is_single_word};
 /// All inputs, modifiable by a test.
 #[derive(Default)]
 struct Scene {
-    world: ClusterState,
+    cluster: ClusterState,
     observed: ObservedState,
     gaps: BTreeMap<String, InjectionGap>,
     written: BTreeMap<ObjectKey, BatchPolicyStatus>,
@@ -24,15 +24,15 @@ struct Scene {
 impl Scene {
     fn with(spec: serde_json::Value) -> Self {
         let mut scene = Self::default();
-        policy(&mut scene.world, "a", "emb", 1, spec);
+        policy(&mut scene.cluster, "a", "emb", 1, spec);
         scene
     }
 
     /// Runs a round, and checks the reason of every condition.
     fn look(&self, second: i64) -> DesiredState {
-        let attached = attach_all(&self.world, false, &BTreeSet::new());
+        let attached = attach_all(&self.cluster, false, &BTreeSet::new());
         let input = RecomputeInput {
-            world: &self.world,
+            cluster: &self.cluster,
             attached: &attached,
             observed: &self.observed,
             gaps: &self.gaps,
@@ -59,7 +59,7 @@ impl Scene {
         let status = json!({"version": "0.1.0", "form": "native", "metrics": 9190, "admin": 9191, "hash": "h", "capture": [{"container": "c", "port": 8080, "mode": "Named", "listen": 15080, "bypass": bypass}]});
         let mut pod = pod("a", name, &[("app", "x")]);
         pod.annotations = labels(&[(STATUS, &status.to_string())]);
-        injected(&mut self.world, pod);
+        injected(&mut self.cluster, pod);
     }
 
     fn connect(&mut self, name: &str, observed: PodObserved) {
@@ -121,7 +121,7 @@ fn a_changed_model_of_the_policy_is_pending_for_new_pods() {
         let status = json!({"version": "0.1.0", "form": "native", "metrics": 9190, "admin": 9191, "hash": "h", "engine": engine});
         let mut pod = pod("a", "p", &[("app", "x")]);
         pod.annotations = labels(&[(STATUS, &status.to_string())]);
-        injected(&mut scene.world, pod);
+        injected(&mut scene.cluster, pod);
         scene.connect("p", current());
         scene.condition(ConditionType::Programmed)
     };
@@ -172,22 +172,22 @@ fn a_bypass_is_named_once_for_all_pods() {
     scene.injected("q", &[]);
     assert_eq!(words(scene.condition(ConditionType::TrafficCaptured)), "True/Captured");
     let service = json!({"kind": "Service", "metadata": {"name": "late"}, "spec": {"selector": {"app": "x"}, "ports": [{"port": 80, "targetPort": 8080}]}});
-    insert(&mut scene.world.services, ObjectKey::new("a", "late"), service);
+    insert(&mut scene.cluster.services, ObjectKey::new("a", "late"), service);
     let (_, reason, message) = scene.condition(ConditionType::TrafficCaptured);
     assert!(reason == "Bypassed" && message.contains("svc/late:80"), "{reason}: {message}");
-    injected(&mut scene.world, pod("a", "p", &[("app", "x")]));
-    injected(&mut scene.world, pod("a", "q", &[("app", "x")]));
+    injected(&mut scene.cluster, pod("a", "p", &[("app", "x")]));
+    injected(&mut scene.cluster, pod("a", "q", &[("app", "x")]));
     assert_eq!(words(scene.condition(ConditionType::TrafficCaptured)), "Unknown/RecordMissing");
 }
 
 #[test]
 fn a_pod_that_the_webhook_missed_is_counted_and_reported_on_its_workload() {
     let mut scene = Scene::with(app());
-    namespace(&mut scene.world, "a", &[("groupage.dev/inject", "enabled")]);
-    insert(&mut scene.world.replica_sets, ObjectKey::new("a", "emb-1"), owner_of("u", Some(deployment("emb"))));
+    namespace(&mut scene.cluster, "a", &[("groupage.dev/inject", "enabled")]);
+    insert(&mut scene.cluster.replica_sets, ObjectKey::new("a", "emb-1"), owner_of("u", Some(deployment("emb"))));
     for name in ["p", "q"] {
         let owner = OwnerRef { kind: "ReplicaSet".into(), name: "emb-1".into(), ..OwnerRef::default() };
-        uninjected(&mut scene.world, Pod { owner: Some(owner), ..pod("a", name, &[("app", "x")]) });
+        uninjected(&mut scene.cluster, Pod { owner: Some(owner), ..pod("a", name, &[("app", "x")]) });
     }
     let desired = scene.look(1);
     assert!(desired.missing.is_empty() && desired.notices.is_empty(), "not classified yet");
@@ -216,9 +216,9 @@ fn an_invalid_policy_keeps_its_profile_in_force_and_creates_none() {
     scene.write();
     let was = scene.written[&emb()].current_profile.clone();
     assert!(was.as_ref().is_some_and(|name| name.starts_with("emb-")));
-    let mut broken = (*scene.world.policies[&emb()]).clone();
+    let mut broken = (*scene.cluster.policies[&emb()]).clone();
     broken.invalid = Some("GRP1103 wrong".into());
-    insert(&mut scene.world.policies, emb(), broken);
+    insert(&mut scene.cluster.policies, emb(), broken);
     let desired = scene.look(2000);
     assert_eq!(desired.policies[&emb()].current_profile, was);
     assert!(desired.make.is_empty());
@@ -234,11 +234,11 @@ fn a_profile_is_created_for_every_edit_and_the_change_is_reported_once() {
     let first = scene.look(1).make;
     assert_eq!(first.len(), 1);
     assert_eq!(first[0].owner, ("emb".to_owned(), "uid-emb".to_owned()));
-    profile(&mut scene.world, "a", &first[0].key.name, json!({}));
+    profile(&mut scene.cluster, "a", &first[0].key.name, json!({}));
     assert!(scene.look(1).make.is_empty());
     scene.write();
     policy(
-        &mut scene.world,
+        &mut scene.cluster,
         "a",
         "emb",
         1,
@@ -254,10 +254,10 @@ fn a_profile_is_created_for_every_edit_and_the_change_is_reported_once() {
 fn a_recipe_that_fails_is_an_event_on_the_workload_and_on_the_policy() {
     let mut scene = Scene::with(app());
     scene.injected("p", &[]);
-    let whole = (**scene.world.pods.values().next().unwrap()).clone();
+    let whole = (**scene.cluster.pods.values().next().unwrap()).clone();
     let recipe_failure = Some("container web does not start".to_owned());
     scene.write();
-    injected(&mut scene.world, Pod { owner: Some(deployment("web")), recipe_failure, ..whole });
+    injected(&mut scene.cluster, Pod { owner: Some(deployment("web")), recipe_failure, ..whole });
     let notices = scene.look(1).notices;
     let about: Vec<_> = notices.iter().map(|notice| (notice.about.kind.as_str(), notice.reason)).collect();
     assert_eq!(about, [("Deployment", "RecipeFailed"), ("BatchPolicy", "RecipeFailed")]);
@@ -268,11 +268,11 @@ fn a_recipe_that_fails_is_an_event_on_the_workload_and_on_the_policy() {
 fn a_bypass_is_an_event_on_the_workload_and_on_the_policy_with_one_command() {
     let mut scene = Scene::with(app());
     scene.injected("p", &[]);
-    let owned = Pod { owner: Some(deployment("web")), ..(**scene.world.pods.values().next().unwrap()).clone() };
-    injected(&mut scene.world, owned);
+    let owned = Pod { owner: Some(deployment("web")), ..(**scene.cluster.pods.values().next().unwrap()).clone() };
+    injected(&mut scene.cluster, owned);
     scene.write();
     let service = json!({"kind": "Service", "metadata": {"name": "late"}, "spec": {"selector": {"app": "x"}, "ports": [{"port": 80, "targetPort": 8080}]}});
-    insert(&mut scene.world.services, ObjectKey::new("a", "late"), service);
+    insert(&mut scene.cluster.services, ObjectKey::new("a", "late"), service);
     let notices = scene.look(1).notices;
     let about: Vec<_> = notices.iter().map(|notice| (notice.about.kind.as_str(), notice.reason)).collect();
     assert_eq!(about, [("Deployment", "TrafficBypassed"), ("BatchPolicy", "TrafficBypassed")]);
@@ -338,7 +338,7 @@ fn a_missing_profile_is_reported_and_none_is_created() {
     scene.injected("p", &[]);
     assert_eq!(words(scene.condition(ConditionType::Programmed)), "False/ProfileNotFound");
     assert!(scene.look(1).make.is_empty());
-    profile(&mut scene.world, "a", "fast", json!({"limits": {"slotsMax": 2}}));
+    profile(&mut scene.cluster, "a", "fast", json!({"limits": {"slotsMax": 2}}));
     assert_eq!(words(scene.condition(ConditionType::Programmed)), "False/NotConnected");
     assert_eq!(scene.look(1).profiles[&ObjectKey::new("a", "fast")].used_by, ["emb"]);
 }
@@ -347,12 +347,12 @@ fn a_missing_profile_is_reported_and_none_is_created() {
 fn only_the_oldest_unused_profiles_of_a_policy_are_deleted() {
     let mut scene = Scene::with(json!({"selector": {"matchLabels": {"app": "x"}}, "rollout": {"historyLimit": 1}}));
     let own = |scene: &mut Scene, name: &str, minute: u32, owner: Option<&str>| {
-        profile(&mut scene.world, "a", name, json!({}));
+        profile(&mut scene.cluster, "a", name, json!({}));
         let key = ObjectKey::new("a", name);
-        let mut changed = (*scene.world.profiles[&key]).clone();
+        let mut changed = (*scene.cluster.profiles[&key]).clone();
         changed.owner = owner.map(str::to_owned);
         changed.meta.created = format!("2026-11-22T10:{minute:02}:00Z");
-        insert(&mut scene.world.profiles, key, changed);
+        insert(&mut scene.cluster.profiles, key, changed);
     };
     own(&mut scene, "emb-1", 1, Some("uid-emb"));
     own(&mut scene, "emb-2", 2, Some("uid-emb"));
@@ -369,7 +369,7 @@ fn only_the_oldest_unused_profiles_of_a_policy_are_deleted() {
     scene.observed.policies.insert(emb(), PolicyObserved { used: vec!["emb-1".into()], ..PolicyObserved::default() });
     assert_eq!(scene.look(1).remove, [(ObjectKey::new("a", "emb-2"), "uid-emb-2".to_owned())]);
     policy(
-        &mut scene.world,
+        &mut scene.cluster,
         "a",
         "borrower",
         5,
@@ -393,7 +393,7 @@ fn the_slo_condition_is_met_missed_or_unknown() {
     assert_eq!(with(ConditionStatus::False, "Missed"), "False/Missed");
     assert_eq!(with(ConditionStatus::True, "Met"), "True/Met");
     assert_eq!(scene.condition(ConditionType::SloMet).2, "p99 is 80ms");
-    scene.world = Scene::with(app()).world;
+    scene.cluster = Scene::with(app()).cluster;
     scene.injected("p", &[]);
     assert_eq!(words(scene.condition(ConditionType::SloMet)), "Unknown/NoSLO");
 }

@@ -28,7 +28,7 @@ impl SidecarController {
     pub(super) fn run_leader_round(
         &self,
         state: &mut State,
-        world: &ClusterState,
+        cluster: &ClusterState,
         attached: &AttachmentMap,
         now: Timestamp,
     ) -> ObservedState {
@@ -36,13 +36,13 @@ impl SidecarController {
         let wall = UnixSeconds(u64::try_from(now.as_second()).unwrap_or(0));
         let mut configs: HashMap<String, (Arc<PushedConfig>, Option<InitialState>)> = HashMap::new();
         for (key, attachment) in attached.policies.iter().filter(|(_, found)| found.accepted.is_applied()) {
-            let Some(outputs) = self.run_policy_round(state, world, (key, attachment), wall) else { continue };
+            let Some(outputs) = self.run_policy_round(state, cluster, (key, attachment), wall) else { continue };
             outputs.moved.iter().for_each(|word| self.needs.metrics.record_tuner_change(word.as_str()));
             live.notices.extend(outputs.notices);
             configs.extend(outputs.configs);
             live.policies.insert(key.clone(), outputs.live);
         }
-        self.reset_detached_pods(state, world, attached, &mut configs);
+        self.reset_detached_pods(state, cluster, attached, &mut configs);
         // A policy that is not obeyed at present keeps its state and its pushed configuration.
         // Experiment arms are dropped: without a round for the policy they are not renewed and
         // expire.
@@ -60,27 +60,27 @@ impl SidecarController {
     fn run_policy_round(
         &self,
         state: &mut State,
-        world: &ClusterState,
+        cluster: &ClusterState,
         (key, attachment): (&ObjectKey, &Attachment),
         wall: UnixSeconds,
     ) -> Option<Outputs> {
-        let policy = world.policies.get(key)?;
+        let policy = cluster.policies.get(key)?;
         let spec = policy.spec.as_ref().ok()?;
         let profile = |name: &str| match &attachment.requested {
             RequestedProfile::Own(own, spec) if own == name => Some((**spec).clone()),
-            _ => world.profiles.get(&ObjectKey::new(&key.namespace, name))?.spec.clone().ok(),
+            _ => cluster.profiles.get(&ObjectKey::new(&key.namespace, name))?.spec.clone().ok(),
         };
         let requested = match &attachment.requested {
             RequestedProfile::Named(_, false) => None,
             requested => requested.name(),
         };
-        let pods = attachment.pods.iter().filter_map(|key| world.pods.get(key));
+        let pods = attachment.pods.iter().filter_map(|key| cluster.pods.get(key));
         let view = Inputs {
             policy,
             spec,
             requested,
             profile: &profile,
-            pods: pods.map(|pod| (&**pod, world.machine(pod).unwrap_or_default())).collect(),
+            pods: pods.map(|pod| (&**pod, cluster.machine(pod).unwrap_or_default())).collect(),
             default_mode: self.needs.mode,
             tuning_interval: self.needs.tuner,
             now: self.needs.clock.now(),
@@ -101,14 +101,14 @@ impl SidecarController {
     fn reset_detached_pods(
         &self,
         state: &mut State,
-        world: &ClusterState,
+        cluster: &ClusterState,
         attached: &AttachmentMap,
         configs: &mut HashMap<String, (Arc<PushedConfig>, Option<InitialState>)>,
     ) {
         let (spec, profile) = (BatchPolicySpec::default(), BatchProfileSpec::default());
         let mut builder = ConfigBuilder::new(None, &spec, self.needs.mode);
         let followed: BTreeSet<&ObjectKey> = attached.followed.keys().collect();
-        for (key, pod) in world.pods.iter().filter(|(key, _)| !followed.contains(key)) {
+        for (key, pod) in cluster.pods.iter().filter(|(key, _)| !followed.contains(key)) {
             let Some(sidecar) = state.registry.get_mut(&pod.meta.uid) else { continue };
             sidecar.take_fresh();
             let had = sidecar.in_force.as_ref().is_some_and(|now| !now.source.is_empty())

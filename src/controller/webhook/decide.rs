@@ -23,7 +23,7 @@ const AUDIT_CHARS_MAX: usize = 200;
 #[derive(Debug, Clone, Copy)]
 pub struct ReviewContext<'a> {
     /// The cluster state.
-    pub world: &'a ClusterState,
+    pub cluster: &'a ClusterState,
     /// The installation's values for sidecar, controller and permissions; the other fields are
     /// filled in here.
     pub base: &'a InjectionContext,
@@ -65,7 +65,7 @@ struct ReviewDecision {
 /// # Errors
 /// Returns an error if the response cannot be encoded, which is a defect.
 pub fn answer(question: &AdmissionRequest, known: ReviewContext<'_>) -> Result<ReviewResponse, BoxError> {
-    let workload = workload(question, known.world);
+    let workload = workload(question, known.cluster);
     let verdict = decide(question, known, workload.as_ref());
     let mut audit: BTreeMap<&'static str, String> = BTreeMap::new();
     if verdict.admission != AdmissionResult::Ignored {
@@ -90,7 +90,7 @@ pub fn answer(question: &AdmissionRequest, known: ReviewContext<'_>) -> Result<R
 /// Returns `None` if it does not request injection, or if the decision is unknown.
 #[must_use]
 pub fn explain_gap(question: &AdmissionRequest, known: ReviewContext<'_>) -> Option<InjectionGap> {
-    let workload = workload(question, known.world);
+    let workload = workload(question, known.cluster);
     let verdict = decide(question, known, workload.as_ref());
     match verdict.admission {
         AdmissionResult::Injected => Some(InjectionGap::Missed),
@@ -111,7 +111,7 @@ fn decide(question: &AdmissionRequest, known: ReviewContext<'_>, workload: Optio
             ..leave_unchanged(AdmissionResult::Skipped, "the controller's own namespace")
         };
     }
-    if !known.world.is_synced {
+    if !known.cluster.is_synced {
         let reason = "the controller has just started and has not read the cluster state yet; a pod without its sidecar is reported afterwards";
         return ReviewDecision {
             warnings: vec![reason.to_owned()],
@@ -172,40 +172,40 @@ fn build_context(
     known: ReviewContext<'_>,
     workload: Option<&OwnerRef>,
 ) -> (InjectionContext, Vec<String>) {
-    let world = known.world;
+    let cluster = known.cluster;
     let namespace = question.namespace.as_str();
     let labels = string_map(&question.pod, "/metadata/labels");
     let annotations = string_map(&question.pod, "/metadata/annotations");
     let subject = PodSubject { namespace, labels: &labels, annotations: &annotations, workload };
     let mut warnings = Vec::new();
-    let choice = choose(world, subject);
+    let choice = choose(cluster, subject);
     let policy = choice.policy();
     let named: Vec<NamedPolicy> =
-        policy.map(|policy| to_named_policy(policy, world, choice, &mut warnings)).into_iter().collect();
+        policy.map(|policy| to_named_policy(policy, cluster, choice, &mut warnings)).into_iter().collect();
     let profile = named
         .first()
         .and_then(|policy| policy.spec.profile_ref.as_ref()?.name.as_deref())
-        .and_then(|name| world.profiles.get(&ObjectKey::new(namespace, name)));
+        .and_then(|name| cluster.profiles.get(&ObjectKey::new(namespace, name)));
     let profiles = profile.and_then(|profile| {
         let spec = profile.spec.as_ref().ok()?.clone();
         Some(NamedProfile { name: profile.meta.key.name.clone(), spec })
     });
-    let tables = [Some(&world.services), Some(&world.network_policies), world.pools.as_ref()];
+    let tables = [Some(&cluster.services), Some(&cluster.network_policies), cluster.pools.as_ref()];
     let referrers = tables.into_iter().flatten().flat_map(|table| in_namespace(table, namespace));
     // Only objects that apply to this pod are copied: a namespace may contain a thousand.
     let referrers = referrers.filter(|(_, object)| selected_by(object, &labels)).map(|(_, object)| (**object).clone());
     let context = InjectionContext {
         namespace: Namespace {
             name: namespace.to_owned(),
-            labels: world.namespace_labels(namespace).cloned().unwrap_or_default(),
-            annotations: world.namespace_annotations(namespace).cloned().unwrap_or_default(),
+            labels: cluster.namespace_labels(namespace).cloned().unwrap_or_default(),
+            annotations: cluster.namespace_annotations(namespace).cloned().unwrap_or_default(),
         },
         own_namespace: known.own_namespace.to_owned(),
         workload: workload.map(workload_of).unwrap_or_default(),
         policies: named.into(),
         profiles: profiles.into_iter().collect(),
         referrers: referrers.collect(),
-        supports_native_sidecars: known.native.unwrap_or_else(|| world.supports_native_sidecars()),
+        supports_native_sidecars: known.native.unwrap_or_else(|| cluster.supports_native_sidecars()),
         token: Some(known.token.to_owned()),
         ..known.base.clone()
     };
@@ -216,7 +216,7 @@ fn build_context(
 /// cluster, so it is passed on without its target unless the pod names it.
 fn to_named_policy(
     policy: &Policy,
-    world: &ClusterState,
+    cluster: &ClusterState,
     choice: PolicyChoice<'_>,
     warnings: &mut Vec<String>,
 ) -> NamedPolicy {
@@ -238,7 +238,7 @@ fn to_named_policy(
         ));
         spec.mode = None;
     }
-    if let Some(current) = profile_in_force(policy, world) {
+    if let Some(current) = profile_in_force(policy, cluster) {
         (spec.profile_ref, spec.limits, spec.scheduling) =
             (Some(LocalObjectReference { name: Some(current) }), None, None);
     }
@@ -250,11 +250,11 @@ fn to_named_policy(
 
 /// Returns the profile in force if the policy's own is under rollout or was rolled back: until its
 /// stream is open, a new pod runs the configuration of its admission.
-fn profile_in_force(policy: &Policy, world: &ClusterState) -> Option<String> {
+fn profile_in_force(policy: &Policy, cluster: &ClusterState) -> Option<String> {
     let phase = policy.status.rollout.as_ref()?.phase.as_ref()?;
     let promoted = *phase == OpenEnum::Known(RolloutPhase::Promoted);
     let current = policy.status.current_profile.clone().filter(|_| !promoted)?;
-    world.profiles.contains_key(&ObjectKey::new(&policy.meta.key.namespace, &current)).then_some(current)
+    cluster.profiles.contains_key(&ObjectKey::new(&policy.meta.key.namespace, &current)).then_some(current)
 }
 
 fn workload_of(made: &OwnerRef) -> Workload {
@@ -263,12 +263,12 @@ fn workload_of(made: &OwnerRef) -> Workload {
 }
 
 /// Returns the top-level workload of the pod.
-fn workload(question: &AdmissionRequest, world: &ClusterState) -> Option<OwnerRef> {
+fn workload(question: &AdmissionRequest, cluster: &ClusterState) -> Option<OwnerRef> {
     let owners = question.pod.pointer("/metadata/ownerReferences")?.as_array()?;
     let owner = owners.iter().find(|owner| owner["controller"] == Value::Bool(true))?;
     let text = |key: &str| owner.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let owner = OwnerRef { api_version: text("apiVersion"), kind: text("kind"), name: text("name"), uid: text("uid") };
-    world.workload(&question.namespace, Some(&owner), &string_map(&question.pod, "/metadata/labels"))
+    cluster.workload(&question.namespace, Some(&owner), &string_map(&question.pod, "/metadata/labels"))
 }
 
 /// Returns a map of strings. Other values are omitted; the injector reports them.

@@ -261,10 +261,10 @@ impl Webhook {
                 return text_response(StatusCode::BAD_REQUEST, &format!("{error}\n"));
             }
         };
-        let (world, base) = (self.config.shared.world(), (self.config.build_context)());
+        let (cluster, base) = (self.config.shared.cluster(), (self.config.build_context)());
         let token = draw_token();
         let known = ReviewContext {
-            world: &world,
+            cluster: &cluster,
             base: &base,
             own_namespace: &self.config.own_namespace,
             token: &token,

@@ -102,7 +102,7 @@ struct PodRow {
 struct ClusterSnapshot {
     /// Objects that decide which policy a pod follows. `None` if some could not be read; the record
     /// of the injection then applies.
-    world: Option<ClusterState>,
+    cluster: Option<ClusterState>,
     /// Current policies with their statuses; `None` if unreadable.
     policies: Option<Vec<Value>>,
     /// Objects that route calls around sidecars.
@@ -171,23 +171,23 @@ impl ClusterSnapshot {
         let sets = bypasses::list(client, space, &sets, |set| cluster_state::from_owner(&set.metadata)).await;
         let policies = policies.map_err(|reason| refused.push(reason)).ok();
         let sets = sets.map_err(|reason| refused.push(reason)).ok();
-        let world = policies.as_ref().zip(sets).map(|(policies, sets)| ClusterState {
+        let cluster = policies.as_ref().zip(sets).map(|(policies, sets)| ClusterState {
             policies: table(policies.iter().map(cluster_state::from_policy)),
             replica_sets: table(sets.into_iter()),
             ..ClusterState::default()
         });
         let policies = policies.map(|policies| policies.iter().map(|policy| json!(policy)).collect());
-        (Self { world, policies, bypass_objects, metrics: BTreeMap::new() }, refused)
+        (Self { cluster, policies, bypass_objects, metrics: BTreeMap::new() }, refused)
     }
 
     /// Returns the policy that a pod follows, by the controller's rule.
     fn policy(&self, pod: &cluster_state::Pod, recorded: Option<String>) -> Option<String> {
-        let Some(world) = &self.world else { return recorded };
+        let Some(cluster) = &self.cluster else { return recorded };
         let namespace = pod.meta.key.namespace.as_str();
-        let workload = world.workload(namespace, pod.owner.as_ref(), &pod.labels);
+        let workload = cluster.workload(namespace, pod.owner.as_ref(), &pod.labels);
         let subject =
             PodSubject { namespace, labels: &pod.labels, annotations: &pod.annotations, workload: workload.as_ref() };
-        choose(world, subject).policy().map(|policy| policy.meta.key.name.clone())
+        choose(cluster, subject).policy().map(|policy| policy.meta.key.name.clone())
     }
 
     /// Returns a policy as an object; null if there is none of the name.
@@ -204,7 +204,7 @@ impl ClusterSnapshot {
         let own = MODES.into_iter().find(|mode| written.is_some_and(|written| written.eq_ignore_ascii_case(mode)));
         let mode = own.map(str::to_owned).or_else(|| text(policy, "/spec/mode"));
         // A policy that cannot be read may set any mode.
-        mode.unwrap_or_else(|| if self.world.is_some() { "Batch" } else { "-" }.to_owned())
+        mode.unwrap_or_else(|| if self.cluster.is_some() { "Batch" } else { "-" }.to_owned())
     }
 }
 

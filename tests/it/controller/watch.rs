@@ -52,7 +52,7 @@ impl FollowTask {
             let wait = async {
                 loop {
                     changes.borrow_and_update();
-                    if done(&shared.world()) {
+                    if done(&shared.cluster()) {
                         return;
                     }
                     changes.changed().await.unwrap();
@@ -96,17 +96,17 @@ async fn existing_objects_are_listed_and_changes_are_followed() {
     api.put(pod("without", false, "Running"));
     api.put(pod("over", false, "Succeeded"));
     let all = start_following(&api, short_timing());
-    all.until(|world| world.is_synced && world.server_native == Some(true)).await;
-    let world = all.shared.world();
-    assert!(world.policies[&key("p")].spec.is_ok());
-    assert_eq!((world.pods.len(), world.uninjected_pods.len()), (1, 1), "what has ended is not followed");
+    all.until(|cluster| cluster.is_synced && cluster.server_native == Some(true)).await;
+    let cluster = all.shared.cluster();
+    assert!(cluster.policies[&key("p")].spec.is_ok());
+    assert_eq!((cluster.pods.len(), cluster.uninjected_pods.len()), (1, 1), "what has ended is not followed");
     api.merge("batchpolicies", "a", "p", &json!({"spec": {"mode": "Observe"}}));
-    all.until(|world| world.policies[&key("p")].meta.generation == 2).await;
+    all.until(|cluster| cluster.policies[&key("p")].meta.generation == 2).await;
     // The injector's label moves a pod from one watch to the other.
     api.merge("pods", "a", "without", &json!({"metadata": {"labels": {"groupage.dev/injected": "true"}}}));
-    all.until(|world| world.pods.len() == 2 && world.uninjected_pods.is_empty()).await;
+    all.until(|cluster| cluster.pods.len() == 2 && cluster.uninjected_pods.is_empty()).await;
     api.remove("pods", "a", "with");
-    all.until(|world| world.pods.len() == 1).await;
+    all.until(|cluster| cluster.pods.len() == 1).await;
     api.assert_nothing_forbidden();
     all.end().await;
 }
@@ -118,8 +118,8 @@ async fn a_list_of_many_comes_in_pages() {
         api.put(service(&format!("s{number}")));
     }
     let all = start_following(&api, short_timing());
-    all.until(|world| world.is_synced).await;
-    assert_eq!(all.shared.world().services.len(), 1200);
+    all.until(|cluster| cluster.is_synced).await;
+    assert_eq!(all.shared.cluster().services.len(), 1200);
     assert!(api.count("list", "services") >= 3, "{}", api.count("list", "services"));
     all.end().await;
 }
@@ -141,7 +141,7 @@ async fn a_failing_watch_recovers_without_spinning_or_delaying_other_kinds() {
     let one = |what: FaultKind| async move {
         let api = FakeApiServer::start().await;
         let all = start_following(&api, short_timing());
-        all.until(|world| world.is_synced).await;
+        all.until(|cluster| cluster.is_synced).await;
         api.fault(Fault::always(what.clone()).for_verb_and_resource("watch", "services"));
         api.end_watches("services");
         let before = api.count("watch", "services");
@@ -151,7 +151,7 @@ async fn a_failing_watch_recovers_without_spinning_or_delaying_other_kinds() {
         // Another kind is followed meanwhile.
         for number in 0..5 {
             api.put(policy(&format!("p{number}"), "x"));
-            all.until(|world| world.policies.contains_key(&key(&format!("p{number}")))).await;
+            all.until(|cluster| cluster.policies.contains_key(&key(&format!("p{number}")))).await;
         }
         let requests = api.count("list", "services") + api.count("watch", "services") - lists - watches;
         // At most one request every twenty milliseconds, plus a few that were in flight.
@@ -159,8 +159,8 @@ async fn a_failing_watch_recovers_without_spinning_or_delaying_other_kinds() {
         assert!((requests as u128) <= most, "{what:?}: {requests} requests in {:?}", began.elapsed());
         api.put(service("late"));
         api.clear_faults();
-        all.until(|world| world.services.contains_key(&key("late"))).await;
-        assert!(all.shared.world().is_synced);
+        all.until(|cluster| cluster.services.contains_key(&key("late"))).await;
+        assert!(all.shared.cluster().is_synced);
         all.end().await;
     };
     futures_util::future::join_all(ways.map(one)).await;
@@ -172,9 +172,9 @@ async fn a_watch_that_hangs_is_given_up_and_begun_anew() {
     api.fault(Fault::always(FaultKind::HungWatch).for_verb_and_resource("watch", "services").times(1));
     // The reflector waits five seconds longer than the requested watch timeout.
     let all = start_following(&api, WatchTiming { watch: Duration::from_secs(1), ..short_timing() });
-    all.until(|world| world.is_synced).await;
+    all.until(|cluster| cluster.is_synced).await;
     api.put(service("unseen"));
-    all.until(|world| world.services.contains_key(&key("unseen"))).await;
+    all.until(|cluster| cluster.services.contains_key(&key("unseen"))).await;
     all.end().await;
 }
 
@@ -185,11 +185,13 @@ async fn a_kind_that_cannot_be_listed_is_reported_and_the_others_are_listed() {
         api.put(policy("p", "x"));
         api.fault(Fault::always(what).for_verb_and_resource("list", "services"));
         let all = start_following(&api, short_timing());
-        all.until(|world| world.policies.contains_key(&key("p"))).await;
+        all.until(|cluster| cluster.policies.contains_key(&key("p"))).await;
         api.until_asked("list", "services", 3).await;
-        assert!(all.shared.unlisted_kinds().any(|kind| kind == WatchedKind::Services) && !all.shared.world().is_synced);
+        assert!(
+            all.shared.unlisted_kinds().any(|kind| kind == WatchedKind::Services) && !all.shared.cluster().is_synced
+        );
         api.clear_faults();
-        all.until(|world| world.is_synced).await;
+        all.until(|cluster| cluster.is_synced).await;
         assert_eq!(all.shared.unlisted_kinds().next(), None);
         all.end().await;
     }
@@ -202,7 +204,7 @@ async fn a_slow_server_is_waited_for() {
         Fault::always(FaultKind::Slow(Duration::from_millis(300))).for_verb_and_resource("list", "services").times(1),
     );
     let all = start_following(&api, short_timing());
-    all.until(|world| world.is_synced).await;
+    all.until(|cluster| cluster.is_synced).await;
     assert_eq!(api.count("list", "services"), 1, "it received one request");
     all.end().await;
 }
@@ -213,16 +215,16 @@ async fn objects_deleted_during_outage_disappear_after_relist() {
     api.put(service("stays"));
     api.put(service("goes"));
     let all = start_following(&api, short_timing());
-    all.until(|world| world.services.len() == 2).await;
+    all.until(|cluster| cluster.services.len() == 2).await;
     api.fault(Fault::always(FaultKind::Status(500)).for_verb_and_resource("watch", "services"));
     api.end_watches("services");
     api.until_asked("watch", "services", 2).await;
     api.remove("services", "a", "goes");
     api.compact();
-    assert_eq!(all.shared.world().services.len(), 2, "the cached state is kept until a complete list replaces it");
+    assert_eq!(all.shared.cluster().services.len(), 2, "the cached state is kept until a complete list replaces it");
     api.clear_faults();
-    all.until(|world| world.services.len() == 1).await;
-    assert!(all.shared.world().services.contains_key(&key("stays")));
+    all.until(|cluster| cluster.services.len() == 1).await;
+    assert!(all.shared.cluster().services.contains_key(&key("stays")));
     all.end().await;
 }
 
@@ -230,15 +232,15 @@ async fn objects_deleted_during_outage_disappear_after_relist() {
 async fn optional_kinds_may_be_installed_and_removed_without_a_loss_of_sync() {
     let api = FakeApiServer::start().await;
     let all = start_following(&api, short_timing());
-    all.until(|world| world.is_synced).await;
-    assert!(all.shared.world().pools.is_none() && all.shared.world().inference_services.is_none());
+    all.until(|cluster| cluster.is_synced).await;
+    assert!(all.shared.cluster().pools.is_none() && all.shared.cluster().inference_services.is_none());
     api.serves("inferencepools", true);
     api.put(json!({"apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool", "metadata": {"name": "pool", "namespace": "a"},
         "spec": {"selector": {"matchLabels": {"app": "x"}}}}));
-    all.until(|world| world.pools.as_ref().is_some_and(|pools| pools.contains_key(&key("pool")))).await;
+    all.until(|cluster| cluster.pools.as_ref().is_some_and(|pools| pools.contains_key(&key("pool")))).await;
     api.serves("inferencepools", false);
-    all.until(|world| world.pools.is_none()).await;
-    assert!(all.shared.world().is_synced);
+    all.until(|cluster| cluster.pools.is_none()).await;
+    assert!(all.shared.cluster().is_synced);
     api.assert_nothing_forbidden();
     all.end().await;
 }
@@ -251,9 +253,9 @@ async fn an_unreadable_object_does_not_affect_others_of_its_kind() {
     api.put(odd);
     api.put(policy("even", "y"));
     let all = start_following(&api, short_timing());
-    all.until(|world| world.is_synced).await;
-    let world = all.shared.world();
-    assert!(world.policies[&key("odd")].spec.is_err() && world.policies[&key("odd")].invalid.is_some());
-    assert!(world.policies[&key("even")].spec.is_ok());
+    all.until(|cluster| cluster.is_synced).await;
+    let cluster = all.shared.cluster();
+    assert!(cluster.policies[&key("odd")].spec.is_err() && cluster.policies[&key("odd")].invalid.is_some());
+    assert!(cluster.policies[&key("even")].spec.is_ok());
     all.end().await;
 }

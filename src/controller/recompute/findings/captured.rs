@@ -27,7 +27,7 @@ pub(super) fn evaluate_captured(
 fn find_uninjected(input: &RecomputeInput<'_>, attachment: &Attachment) -> Option<ReasonedStatus> {
     let (mut missed, mut cannot) = (Vec::new(), Vec::new());
     for key in &attachment.uninjected {
-        let gap = input.world.uninjected_pods.get(key).and_then(|pod| input.gaps.get(&pod.meta.uid));
+        let gap = input.cluster.uninjected_pods.get(key).and_then(|pod| input.gaps.get(&pod.meta.uid));
         match gap {
             Some(InjectionGap::Missed) => missed.push(key.name.clone()),
             Some(InjectionGap::Cannot(cause)) => cannot.push(format!("{}: {cause}", key.name)),
@@ -65,7 +65,7 @@ fn find_bypassed(
     for entry in attachment.pods.iter().filter_map(|key| bypasses.get(key)) {
         match &entry.bypasses {
             Some(own) if !own.is_empty() => {
-                remedy.get_or_insert_with(|| remedy_of(input.world, entry));
+                remedy.get_or_insert_with(|| remedy_of(input.cluster, entry));
                 found.extend(own.clone());
             }
             Some(_) => {}

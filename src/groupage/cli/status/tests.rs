@@ -29,7 +29,7 @@ fn known(policies: &[Value], services: &[Value]) -> ClusterSnapshot {
             "ownerReferences": [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "d", "controller": true}],
         },
     });
-    let world = ClusterState {
+    let cluster = ClusterState {
         policies: table(policies.iter().map(|policy| cluster_state::from_policy(&object(policy)))),
         replica_sets: table(std::iter::once(cluster_state::from_owner(&object(&set).metadata))),
         ..ClusterState::default()
@@ -44,7 +44,7 @@ fn known(policies: &[Value], services: &[Value]) -> ClusterSnapshot {
         saved: Some(91),
     };
     let metrics = BTreeMap::from([(("ml".to_owned(), "web-1".to_owned()), own)]);
-    ClusterSnapshot { world: Some(world), policies: Some(policies.to_vec()), bypass_objects, metrics }
+    ClusterSnapshot { cluster: Some(cluster), policies: Some(policies.to_vec()), bypass_objects, metrics }
 }
 
 fn policy(namespace: &str, spec: &Value, status: &Value) -> Value {
