@@ -82,8 +82,8 @@ async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Ba
             fail_part(outputs, whole, or);
             outcome_without_retry(observed, refusal)
         }
-        PartResult::Retry { verdict, observed, refusal, allowed: true, .. } => {
-            let isolation = Isolation::new((inner, &request), verdict, outputs, &mut streams);
+        PartResult::Retry { outcome, observed, refusal, allowed: true, .. } => {
+            let isolation = Isolation::new((inner, &request), outcome, outputs, &mut streams);
             let evidence = isolation.run().await;
             streams.wait_end().await;
             match refusal {

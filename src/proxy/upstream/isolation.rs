@@ -102,13 +102,13 @@ impl<'a> Isolation<'a> {
     /// Creates the isolation of a batch that failed with this outcome.
     pub(super) fn new(
         (inner, request): (&'a Arc<Inner>, &'a BatchRequest),
-        verdict: PartOutcome,
+        outcome: PartOutcome,
         outputs: &'a mut dyn BatchOutputs,
         streams: &'a mut OpenStreams,
     ) -> Self {
-        tracing::debug!(batch = request.id.0, members = request.members.len(), ?verdict, "isolating a failed batch");
+        tracing::debug!(batch = request.id.0, members = request.members.len(), ?outcome, "isolating a failed batch");
         let items = request.members.iter().map(|call| call.items).collect();
-        let plan = IsolationPlan::new(items, inner.isolate_above.load(Ordering::Relaxed), verdict);
+        let plan = IsolationPlan::new(items, inner.isolate_above.load(Ordering::Relaxed), outcome);
         let mut evidence = IsolationEvidence::default();
         evidence.failed.push(0..request.members.len());
         Self { inner, request, outputs, streams, plan, evidence, slow: FuturesUnordered::new() }
@@ -161,12 +161,12 @@ impl<'a> Isolation<'a> {
                 self.evidence.merged = true;
                 deliver_all(self.outputs, part.clone(), replies);
             }
-            PartResult::Retry { verdict, or, observed, allowed, .. } => {
+            PartResult::Retry { outcome, or, observed, allowed, .. } => {
                 // A response that must not be delivered shows that the server accepts batches.
                 self.evidence.merged |= observed == BatchOutcome::Withheld;
                 if allowed {
                     self.evidence.failed.push(part.clone());
-                    self.plan.record_outcome(part, verdict);
+                    self.plan.record_outcome(part, outcome);
                     return;
                 }
                 fail_part(self.outputs, part.clone(), or);

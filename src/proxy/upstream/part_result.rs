@@ -19,7 +19,7 @@ pub(super) enum PartResult {
     /// The part failed as a whole, and no member has been answered.
     Retry {
         /// The outcome, which determines the next parts.
-        verdict: PartOutcome,
+        outcome: PartOutcome,
         /// Failure of the members if a retry is not allowed.
         or: FailureKind,
         /// The observation about the server.
@@ -47,7 +47,7 @@ pub(super) fn judge_failure(endpoint: &Endpoint, kind: FailureKind) -> PartResul
     let parts_may_succeed =
         matches!(kind, FailureKind::UpstreamBroken | FailureKind::AnswerTooLarge | FailureKind::BytesFull);
     PartResult::Retry {
-        verdict: PartOutcome::Failed,
+        outcome: PartOutcome::Failed,
         or: kind,
         observed: match kind {
             // The responses fit individually, so the next batch has to be smaller.
@@ -65,7 +65,7 @@ pub(super) fn judge_failure(endpoint: &Endpoint, kind: FailureKind) -> PartResul
 pub(super) const fn judge_too_large(too_large: BatchTooLarge, refusal: Option<BatchRefusal>) -> PartResult {
     let limit = too_large.limit;
     PartResult::Retry {
-        verdict: PartOutcome::TooLarge { limit },
+        outcome: PartOutcome::TooLarge { limit },
         or: FailureKind::BatchFailed,
         observed: BatchOutcome::TooLarge { limit },
         refusal,
@@ -89,7 +89,7 @@ pub(super) fn judge_error_status(
     // would get the same response.
     let is_keyed = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::METHOD_NOT_ALLOWED);
     PartResult::Retry {
-        verdict: if is_keyed { PartOutcome::Inseparable } else { PartOutcome::Failed },
+        outcome: if is_keyed { PartOutcome::Inseparable } else { PartOutcome::Failed },
         or: FailureKind::BatchFailed,
         observed: if out_of_memory { BatchOutcome::OutOfMemory } else { BatchOutcome::Failed },
         refusal: (!out_of_memory).then_some(BatchRefusal::Status(status.as_u16())),
@@ -103,7 +103,7 @@ pub(super) fn judge_mismatch(endpoint: &Endpoint, mismatch: &ResponseMismatch) -
         return PartResult::Retry {
             // Parts would get the same response, while unbatched responses show which parts are
             // constant.
-            verdict: PartOutcome::Inseparable,
+            outcome: PartOutcome::Inseparable,
             or: FailureKind::Mismatch,
             observed: BatchOutcome::Withheld,
             refusal: None,
@@ -112,7 +112,7 @@ pub(super) fn judge_mismatch(endpoint: &Endpoint, mismatch: &ResponseMismatch) -
     }
     let is_quarantining = mismatch.is_quarantining();
     PartResult::Retry {
-        verdict: PartOutcome::Failed,
+        outcome: PartOutcome::Failed,
         or: FailureKind::Mismatch,
         observed: if is_quarantining { BatchOutcome::Mismatched } else { BatchOutcome::Failed },
         refusal: mismatch_refusal(mismatch),
