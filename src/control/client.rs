@@ -204,7 +204,7 @@ impl EventSender {
 
 impl fmt::Debug for EventSender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle").field("epoch", &self.outbox().epoch()).finish_non_exhaustive()
+        f.debug_struct("EventSender").field("epoch", &self.outbox().epoch()).finish_non_exhaustive()
     }
 }
 

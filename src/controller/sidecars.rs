@@ -328,7 +328,7 @@ fn event_type(event: &SidecarEvent) -> Option<(&'static str, bool)> {
 
 impl fmt::Debug for SidecarController {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sidecars").field("streams", &self.streams).finish_non_exhaustive()
+        f.debug_struct("SidecarController").field("streams", &self.streams).finish_non_exhaustive()
     }
 }
 

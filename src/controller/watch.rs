@@ -226,7 +226,9 @@ impl SharedState {
 
 impl fmt::Debug for SharedState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("missing", &self.unlisted_kinds().collect::<Vec<_>>()).finish_non_exhaustive()
+        f.debug_struct("SharedState")
+            .field("missing", &self.unlisted_kinds().collect::<Vec<_>>())
+            .finish_non_exhaustive()
     }
 }
 

@@ -244,7 +244,7 @@ impl fmt::Debug for Call {
 
 impl fmt::Debug for RequestHead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Head")
+        f.debug_struct("RequestHead")
             .field("method", &self.method)
             .field("headers", &self.headers.len())
             .finish_non_exhaustive()
@@ -276,7 +276,7 @@ impl UnmergeableReason {
 
 impl fmt::Debug for SharedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outgoing")
+        f.debug_struct("SharedRequest")
             .field("method", &self.method)
             .field("headers", &self.headers.len())
             .field("bytes", &self.body.len())

@@ -37,7 +37,7 @@ impl PeerIdentity {
 
 impl fmt::Debug for PeerIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Peer(..)")
+        f.write_str("PeerIdentity(..)")
     }
 }
 
@@ -76,7 +76,7 @@ impl DigestKey {
 
 impl fmt::Debug for DigestKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
+        f.write_str("DigestKey(..)")
     }
 }
 
@@ -129,6 +129,6 @@ mod tests {
 
     #[test]
     fn the_debug_output_of_a_key_hides_its_bytes() {
-        assert_eq!(format!("{:?}", DigestKey::from_bytes([7; 32])), "Secret(..)");
+        assert_eq!(format!("{:?}", DigestKey::from_bytes([7; 32])), "DigestKey(..)");
     }
 }

@@ -82,12 +82,12 @@ pub type SchedulerReport =
 
 impl std::fmt::Debug for DrainHooks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Drain").field("hook", &self.token.is_some()).finish_non_exhaustive()
+        f.debug_struct("DrainHooks").field("hook", &self.token.is_some()).finish_non_exhaustive()
     }
 }
 
 impl std::fmt::Debug for AdminState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("started", &self.started).finish_non_exhaustive()
+        f.debug_struct("AdminState").field("started", &self.started).finish_non_exhaustive()
     }
 }

@@ -104,9 +104,9 @@ impl LivePolicy {
 
 impl fmt::Debug for LivePolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Live")
+        f.debug_struct("LivePolicy")
             .field("policy", &self.policy.name())
-            .field("came", &self.arrivals)
+            .field("arrivals", &self.arrivals)
             .finish_non_exhaustive()
     }
 }

@@ -171,7 +171,7 @@ impl StreamRegistry {
 
 impl fmt::Debug for StreamRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Streams").field("open", &self.len()).finish_non_exhaustive()
+        f.debug_struct("StreamRegistry").field("open", &self.len()).finish_non_exhaustive()
     }
 }
 

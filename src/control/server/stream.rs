@@ -215,7 +215,7 @@ impl Drop for ServerStream {
 
 impl fmt::Debug for ServerStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stream").field("pod", &self.identity).field("hello", &self.acks).finish_non_exhaustive()
+        f.debug_struct("ServerStream").field("pod", &self.identity).field("hello", &self.acks).finish_non_exhaustive()
     }
 }
 

@@ -156,7 +156,7 @@ impl Authenticate for TokenReviewer {
 
 impl fmt::Debug for TokenReviewer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reviews").field("known", &self.known().identities.len()).finish_non_exhaustive()
+        f.debug_struct("TokenReviewer").field("known", &self.known().identities.len()).finish_non_exhaustive()
     }
 }
 

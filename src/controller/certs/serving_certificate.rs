@@ -102,6 +102,6 @@ impl ResolvesServerCert for ServingCertificate {
 
 impl fmt::Debug for ServingCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Served").field("presented", &*self.presented.borrow()).finish_non_exhaustive()
+        f.debug_struct("ServingCertificate").field("presented", &*self.presented.borrow()).finish_non_exhaustive()
     }
 }

@@ -77,7 +77,7 @@ impl ControllerEndpoint {
 impl fmt::Debug for ControllerEndpoint {
     /// Omits the bundle, which has about a hundred lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Controller")
+        f.debug_struct("ControllerEndpoint")
             .field("host", &self.host)
             .field("port", &self.port)
             .field("token", &self.token)

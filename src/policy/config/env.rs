@@ -210,7 +210,7 @@ impl PodInfo {
 impl fmt::Debug for PodInfo {
     /// Omits the token, and the policy, which has about a hundred lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pod")
+        f.debug_struct("PodInfo")
             .field("name", &self.name)
             .field("namespace", &self.namespace)
             .field("uid", &self.uid)

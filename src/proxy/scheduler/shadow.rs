@@ -162,7 +162,7 @@ enum ObservedEnd {
 
 impl fmt::Debug for DeferredParse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Reading(..)")
+        f.write_str("DeferredParse(..)")
     }
 }
 

@@ -117,7 +117,7 @@ impl CallCounters {
 
 impl fmt::Debug for CallCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("CallLabels")
+        f.write_str("CallCounters")
     }
 }
 
@@ -133,7 +133,7 @@ impl UnmergedCounter {
 
 impl fmt::Debug for UnmergedCounter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Passed")
+        f.write_str("UnmergedCounter")
     }
 }
 

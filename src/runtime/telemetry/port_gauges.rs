@@ -104,7 +104,7 @@ impl PortGauges {
 
 impl fmt::Debug for PortGauges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gauges").field("port", &self.port).finish_non_exhaustive()
+        f.debug_struct("PortGauges").field("port", &self.port).finish_non_exhaustive()
     }
 }
 
