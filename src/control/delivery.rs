@@ -39,8 +39,6 @@ pub struct ReportOutbox {
     waiting: VecDeque<SidecarEvent>,
     /// Number of the last event that was written on the current stream.
     written: u64,
-    /// Number of dropped events that no queued event reports yet.
-    dropped: u64,
 }
 
 /// The controller's half for one pod: the last numbers received.
@@ -56,7 +54,7 @@ impl ReportOutbox {
     /// pod.
     #[must_use]
     pub const fn new(epoch: u64) -> Self {
-        Self { epoch, reports: 0, events: 0, report: None, waiting: VecDeque::new(), written: 0, dropped: 0 }
+        Self { epoch, reports: 0, events: 0, report: None, waiting: VecDeque::new(), written: 0 }
     }
 
     /// Returns the epoch of this process.
@@ -93,12 +91,12 @@ impl ReportOutbox {
     pub fn push_event(&mut self, mut event: SidecarEvent) {
         self.events += 1;
         (event.epoch, event.seq) = (self.epoch, self.events);
-        if self.waiting.len() >= EVENTS_MAX {
+        event.dropped = if self.waiting.len() >= EVENTS_MAX {
             // The oldest event may itself report dropped events, which must not be forgotten.
-            let reported = self.waiting.pop_front().map_or(0, |oldest| oldest.dropped);
-            self.dropped += 1 + reported;
-        }
-        event.dropped = std::mem::take(&mut self.dropped);
+            self.waiting.pop_front().map_or(0, |oldest| oldest.dropped + 1)
+        } else {
+            0
+        };
         self.waiting.push_back(event);
     }
 
