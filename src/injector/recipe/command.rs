@@ -123,7 +123,7 @@ pub(crate) fn is_shell(program: &str) -> bool {
 /// Returns the script that a shell runs.
 fn script(words: &[CommandWord]) -> Option<&CommandWord> {
     let mut rest = strip_wrappers(words).iter();
-    let shell = rest.next().filter(|first| is_shell(&first.text))?;
+    rest.next().filter(|first| is_shell(&first.text))?;
     // Shell flags; the last one takes the script: `-c`, `-lc`, `-e -x -c`.
     let takes_text = |word: &CommandWord| word.text.starts_with('-') && word.text.ends_with('c');
     rest.find(|word| takes_text(word))?;
@@ -135,8 +135,7 @@ fn script(words: &[CommandWord]) -> Option<&CommandWord> {
         name.starts_with(|first: char| matches!(first, '@' | '*') || first.is_ascii_digit())
     });
     let is_whole = rest.next().is_none() || !names_arguments;
-    let is_apart = script.place.index != shell.place.index || script.place.list != shell.place.list;
-    (is_whole && is_apart).then_some(script)
+    is_whole.then_some(script)
 }
 
 fn is_assignment(word: &str) -> bool {
