@@ -73,9 +73,9 @@ servers-rates *ARGS: servers-setup
 e2e *ARGS:
     cargo test --locked --test e2e -- {{ARGS}}
 
-# Build the image: target/image/groupage.tar
-image:
-    cargo test --locked --test e2e -- --image
+# Build the image: target/image/groupage.tar, or with `just image cuda` that with CUDA support
+image VARIANT="static":
+    cargo test --locked --test e2e -- --image {{VARIANT}}
 
 # Follow every item through faults, cancellations and poisoned calls
 ledger ITEMS="300000":

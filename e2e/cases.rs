@@ -57,6 +57,8 @@ pub(crate) enum Requirement {
     /// The virtual environment of `e2e/python/requirements` with this name, which is only created
     /// at full length.
     Venv(&'static str),
+    /// The image with CUDA support, which is only built at full length.
+    CudaImage,
     /// A run at full length: another case covers the same path in every run.
     FullLength,
 }

@@ -62,8 +62,8 @@ fn run_outside_namespaces(options: &Options) -> Result<ExitCode, TestError> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    if options.image {
-        image::pack_product(&options.profile)?;
+    if let Some(variant) = options.image {
+        image::pack_product(variant, &options.profile)?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(missing) = prerequisites::missing(options) {

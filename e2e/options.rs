@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
+use super::image::ImageVariant;
+
 /// End-to-end tests on a real cluster.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "e2e", max_term_width = 120)]
@@ -18,9 +20,9 @@ pub(crate) struct Options {
     /// List the cases and exit
     #[arg(long)]
     pub(crate) list: bool,
-    /// Pack the image into target/image and exit; requires neither root nor Go
-    #[arg(long)]
-    pub(crate) image: bool,
+    /// Pack an image into target/image and exit; requires neither root nor Go
+    #[arg(long, value_name = "VARIANT", num_args = 0..=1, default_missing_value = "static")]
+    pub(crate) image: Option<ImageVariant>,
     /// Start the cluster and open a shell in it, with KUBECONFIG set, instead of running the cases
     #[arg(long, conflicts_with = "kubeconfig")]
     pub(crate) shell: bool,

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::TestError;
 use super::cases::{self, Requirement};
-use super::image;
+use super::image::{self, ImageVariant};
 use super::options::Options;
 use super::prerequisites::{Images, Prerequisites};
 use super::tools::{cache_dir, cargo_target, find_program, repository_root, run_quietly};
@@ -48,9 +48,14 @@ pub(crate) fn collect(options: &Options) -> Result<Prerequisites, TestError> {
     });
     let venvs = venvs.collect();
     let mut images = Images {
-        groupage: image::pack_product(&options.profile)?,
+        groupage: image::pack_product(ImageVariant::Static, &options.profile)?,
         stand_in: image::pack_test_kit()?,
         pause: image::pack_pause()?,
+        cuda: if needed(Requirement::CudaImage) && options.all {
+            Some(image::pack_product(ImageVariant::Cuda, &options.profile)?)
+        } else {
+            None
+        },
         binary: image::binary_path()?,
     };
     images.offer(options)?;

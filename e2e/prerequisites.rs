@@ -54,6 +54,8 @@ pub(crate) struct Images {
     pub(crate) stand_in: ImageArchive,
     /// The pause image, which every pod contains.
     pub(crate) pause: ImageArchive,
+    /// The released image with CUDA support, if a selected case requires it at full length.
+    pub(crate) cuda: Option<ImageArchive>,
     /// The program in the first two images.
     pub(crate) binary: PathBuf,
 }
@@ -96,14 +98,14 @@ impl Prerequisites {
 // === impl Images ===
 
 impl Images {
-    pub(crate) fn all(&self) -> [&ImageArchive; 3] {
-        [&self.groupage, &self.stand_in, &self.pause]
+    pub(crate) fn all(&self) -> impl Iterator<Item = &ImageArchive> {
+        [&self.groupage, &self.stand_in, &self.pause].into_iter().chain(&self.cuda)
     }
 
     /// Loads the images onto the nodes of an existing cluster, or replaces their registry by one
     /// that the nodes can pull from.
     pub(crate) fn offer(&mut self, options: &Options) -> Result<(), TestError> {
-        for image in [&mut self.groupage, &mut self.stand_in] {
+        for image in [&mut self.groupage, &mut self.stand_in].into_iter().chain(&mut self.cuda) {
             if let Some(registry) = &options.registry {
                 let name = image.reference.split_once('/').map_or(image.reference.as_str(), |(_, name)| name);
                 image.reference = format!("{}/{name}", registry.trim_end_matches('/'));

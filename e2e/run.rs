@@ -138,6 +138,12 @@ fn missing_requirement(cluster: &Cluster, case: &TestCase) -> Option<String> {
         Requirement::Helm => cluster.kit.helm.as_ref().err().cloned(),
         Requirement::Python => cluster.kit.python.as_ref().err().cloned(),
         Requirement::Venv(name) => cluster.kit.venv(name).err(),
+        Requirement::CudaImage => cluster
+            .kit
+            .images
+            .cuda
+            .is_none()
+            .then(|| "runs only with --all: the image takes minutes to build".to_owned()),
         Requirement::FullLength => {
             (!cluster.kit.all).then(|| "runs only with --all: another case covers the same code path".to_owned())
         }

@@ -89,8 +89,8 @@ impl TestNamespace {
         self.cluster.kubectl.run(&[&["--namespace", &self.name], args].concat()).await
     }
 
-    /// Runs `kubectl apply`. In the manifest, `$groupage` and `$stand-in` are replaced by the
-    /// images, `$namespace` by the name of this namespace, and `$restricted` by the security
+    /// Runs `kubectl apply`. In the manifest, `$groupage`, `$cuda` and `$stand-in` are replaced by
+    /// the images, `$namespace` by the name of this namespace, and `$restricted` by the security
     /// context that Pod Security `restricted` demands of a container.
     pub(crate) async fn apply(&self, manifest: &str) -> Result<String, TestError> {
         let args = ["--namespace", &self.name, "apply", "--server-side", "--filename", "-"];
@@ -108,7 +108,9 @@ impl TestNamespace {
     /// Replaces the placeholders of a manifest: see [`Self::apply`].
     pub(crate) fn fill_placeholders(&self, manifest: &str) -> String {
         let images = &self.cluster.kit.images;
+        let cuda = images.cuda.as_ref().map_or("", |image| image.reference.as_str());
         manifest
+            .replace("$cuda", cuda)
             .replace("$groupage", &images.groupage.reference)
             .replace("$stand-in", &images.stand_in.reference)
             .replace("$namespace", &self.name)

@@ -20,6 +20,7 @@ use crate::{CaseResult, TestError};
 pub(super) const CASES: &[TestCase] = &[
     case!("engine", a_policy_makes_the_sidecar_serve_embeddings_on_the_cpu),
     case!("engine", a_pod_whose_model_has_no_volume_is_reported),
+    case!("engine", the_image_with_cuda_support_serves_a_model_without_a_gpu, CudaImage),
 ];
 
 /// Number of calls. Each that goes alone waits for the delay of the policy.
@@ -85,6 +86,30 @@ spec:
   ports: [{name: http, port: 80, targetPort: http}]
 ";
 
+/// A server on its own, from the image with CUDA support. `ITEMS` are the files of the model.
+const CUDA_POD: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: cuda, labels: {app: cuda}}
+spec:
+  volumes: [{name: models, configMap: {name: model, items: [ITEMS]}}]
+  containers:
+    - name: groupage
+      image: $cuda
+      args: [proxy, --engine=/models/bert, '--listen=0.0.0.0:8080']
+      ports: [{name: http, containerPort: 8080}]
+      readinessProbe: {httpGet: {path: /health, port: http}}
+      volumeMounts: [{name: models, mountPath: /models}]
+      securityContext: $restricted
+---
+apiVersion: v1
+kind: Service
+metadata: {name: cuda}
+spec:
+  selector: {app: cuda}
+  ports: [{name: http, port: 80, targetPort: http}]
+";
+
 /// A workload with a model that no volume has.
 const NO_VOLUME: &str = "
 apiVersion: apps/v1
@@ -107,8 +132,7 @@ async fn a_policy_makes_the_sidecar_serve_embeddings_on_the_cpu(space: &TestName
     create_model(space).await?;
     space.apply(POLICY).await?;
     wait_for_condition(space, "embedder", "Accepted=False/TargetNotFound").await?;
-    let items = FILES.map(|(key, path)| format!("{{key: {key}, path: bert/{path}}}"));
-    space.apply(&DEPLOYMENT.replace("ITEMS", &items.join(", "))).await?;
+    space.apply(&with_model(DEPLOYMENT)).await?;
     let pod = space.deployment_ready("embedder").await?.pop().ok_or("no pod")?;
     if !has_sidecar(&pod) {
         return Err("the pod has no sidecar".into());
@@ -158,6 +182,35 @@ async fn a_pod_whose_model_has_no_volume_is_reported(space: &TestNamespace) -> C
         if events.contains("/models/bert") { Ok(events) } else { Err(events.into()) }
     })
     .await
+}
+
+async fn the_image_with_cuda_support_serves_a_model_without_a_gpu(space: &TestNamespace) -> CaseResult {
+    space.enforce_restricted().await?;
+    create_model(space).await?;
+    space.apply(&with_model(CUDA_POD)).await?;
+    let caller = TestClient::start(space).await?;
+    caller.wait_until_reachable("cuda:80", "/health").await?;
+    let calls = calls();
+    let alone = caller.call_sequentially("cuda:80", &calls).await?;
+    let together = caller.call_concurrently("cuda:80", &calls).await?;
+    for (alone, together) in alone.iter().zip(&together) {
+        if alone.status != 200 || !is_same_answer(alone, together) {
+            return Err(format!("alone {alone:?}, in a batch {together:?}").into());
+        }
+    }
+    // A static binary, or one without the feature, gives another reason.
+    let log = space.kubectl(&["logs", "cuda"]).await?;
+    let line = log.lines().find(|line| line.contains("device of the engine")).ok_or(log.clone())?;
+    if !line.contains("libcuda.so.1 of the NVIDIA driver is not installed") {
+        return Err(line.into());
+    }
+    Ok(format!("{CALLS} answers equal; {line}"))
+}
+
+/// Replaces `ITEMS` in a manifest by the files of the model.
+fn with_model(manifest: &str) -> String {
+    let items = FILES.map(|(key, path)| format!("{{key: {key}, path: bert/{path}}}"));
+    manifest.replace("ITEMS", &items.join(", "))
 }
 
 /// Sends calls until the controller finds that the target is met. Returns its message.

@@ -1,8 +1,8 @@
-//! Packs one binary as an OCI image archive: a tar of an image layout (opencontainers/image-spec,
+//! Packs files as an OCI image archive: a tar of an image layout (opencontainers/image-spec,
 //! `image-layout.md`), as accepted by containerd, podman and skopeo.
 //!
 //! The output is reproducible: it contains no timestamps, no user names, and no folder order. The
-//! image has one layer with one file.
+//! image has one layer.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -15,13 +15,22 @@ use tar::{Builder, Header};
 
 use crate::TestError;
 
+/// A file of an image.
+#[derive(Debug, Clone)]
+pub(super) struct ImageFile {
+    /// Path without the root.
+    path: String,
+    pub(super) bytes: Vec<u8>,
+}
+
 /// Contents of an image.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct ImageContents<'a> {
-    /// Path of the only file, which is placed in the root folder under its own name.
-    pub(super) binary: &'a Path,
+    pub(super) files: Vec<ImageFile>,
     /// Command that starts the container.
-    pub(super) entrypoint: &'a [&'a str],
+    pub(super) entrypoint: String,
+    /// Variables, as `NAME=VALUE`.
+    pub(super) environment: &'a [&'a str],
     /// `UID:GID`.
     pub(super) user: &'a str,
     /// Architecture, in Go's naming.
@@ -32,9 +41,10 @@ pub(super) struct ImageContents<'a> {
 
 /// Writes the archive. Returns the number of bytes that a node has to download.
 pub(super) fn pack(archive: &Path, reference: &str, contents: &ImageContents<'_>) -> Result<u64, TestError> {
-    let name = contents.binary.file_name().and_then(|name| name.to_str()).ok_or("a binary without a name")?;
     let mut layer = Builder::new(Vec::new());
-    append(&mut layer, name, &std::fs::read(contents.binary)?, 0o755)?;
+    for file in &contents.files {
+        append(&mut layer, &file.path, &file.bytes, 0o755)?;
+    }
     let layer = layer.into_inner()?;
     let unpacked = sha256(&layer);
     let mut gzip = GzBuilder::new().mtime(0).write(Vec::new(), Compression::best());
@@ -44,7 +54,8 @@ pub(super) fn pack(archive: &Path, reference: &str, contents: &ImageContents<'_>
         "architecture": contents.architecture,
         "os": "linux",
         "config": {
-            "Entrypoint": contents.entrypoint,
+            "Entrypoint": [contents.entrypoint],
+            "Env": contents.environment,
             "User": contents.user,
             "WorkingDir": "/",
             "Labels": {
@@ -106,4 +117,14 @@ fn append(tar: &mut Builder<impl Write>, path: &str, bytes: &[u8], mode: u32) ->
     header.set_cksum();
     tar.append(&header, bytes)?;
     Ok(())
+}
+
+// === impl ImageFile ===
+
+impl ImageFile {
+    /// Reads a file, which is placed at a path of the image.
+    pub(super) fn new(source: &Path, path: &Path) -> Result<Self, TestError> {
+        let path = path.strip_prefix("/").unwrap_or(path).to_str().ok_or("a path that is not UTF-8")?.to_owned();
+        Ok(Self { path, bytes: std::fs::read(source)? })
+    }
 }

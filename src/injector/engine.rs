@@ -21,8 +21,10 @@ use crate::api::v1alpha1::{EngineDevice, EngineSpec, OpenEnum, PortRef};
 /// Name of the resource that the device plugin of NVIDIA offers. A request for it applies to one
 /// container.
 const GPU_RESOURCE: &str = "nvidia.com/gpu";
-/// Repository of the image of the release, which is built without CUDA.
+/// Repository of the images of the release.
 const RELEASE_REPOSITORY: &str = "groupage.dev/groupage";
+/// End of the tag of the variant that is built with CUDA support.
+const CUDA_TAG_SUFFIX: &str = "-cuda";
 /// Maximum length of the directory of a model. Those in the examples have some tens of characters.
 const PATH_CHARS_MAX: usize = 256;
 
@@ -240,12 +242,14 @@ fn unresolved_name_warning(port: &EnginePort) -> Option<String> {
     ))
 }
 
-/// Returns the warning about an image without CUDA, for that of the release.
+/// Returns the warning about an image without CUDA support, for that of the release. The variant of
+/// an image that is named by its digest alone is unknown.
 fn release_image_warning(image: &str) -> Option<String> {
-    let is_release = image.strip_prefix(RELEASE_REPOSITORY)?.starts_with([':', '@']);
-    is_release.then(|| {
+    let tag = image.strip_prefix(RELEASE_REPOSITORY)?.strip_prefix(':')?;
+    let (tag, _) = tag.split_once('@').unwrap_or((tag, ""));
+    (!tag.ends_with(CUDA_TAG_SUFFIX)).then(|| {
         format!(
-            "image {image} of the release is built without CUDA, so the sidecar will not start: set image.repository and image.tag of the chart to an image built with --features cuda, which applies to all sidecars"
+            "image {image} of the release is built without CUDA support, so the sidecar will not start: set image.tag of the chart to {tag}{CUDA_TAG_SUFFIX}, which applies to the controller and all sidecars"
         )
     })
 }
@@ -255,10 +259,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_image_of_the_release_is_known_to_have_no_cuda() {
+    fn only_one_image_of_the_release_is_known_to_have_no_cuda() {
         for (image, is_release) in [
             ("groupage.dev/groupage:1", true),
-            ("groupage.dev/groupage@sha256:0", true),
+            ("groupage.dev/groupage:1@sha256:0", true),
+            ("groupage.dev/groupage:1-cuda", false),
+            ("groupage.dev/groupage:1-cuda@sha256:0", false),
+            ("groupage.dev/groupage@sha256:0", false),
             ("groupage.dev/groupage-cuda:1", false),
             ("mirror/groupage:1", false),
         ] {

@@ -28,8 +28,9 @@ def unit(vector):
 
 
 def read(path):
-    """Returns texts and their embeddings."""
-    cases = [case for case in json.loads(pathlib.Path(path).read_text(encoding="utf-8")) if not case.get("pair")]
+    """Returns texts and their embeddings, without pairs and without the empty text, which is refused."""
+    cases = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    cases = [case for case in cases if case["text"] and not case.get("pair")]
     return [(case["text"], unit(case.get("embedding") or case["pooled"])) for case in cases]
 
 
@@ -52,13 +53,19 @@ async def embed(client, arguments):
 
 
 async def check_errors(client, faults):
-    """Checks that the client reads errors, and that a text that is too long is cut."""
+    """Checks that the client reads errors, that an empty text is refused, and that a text that is too long is cut."""
     try:
         await client.embeddings.create(model="any", input="a", dimensions=100_000)
         faults.append("too many dimensions are accepted")
     except openai.UnprocessableEntityError as error:
         if "dimensions" not in str(error):
             faults.append(f"the error does not name the field: {error}")
+    try:
+        await client.embeddings.create(model="any", input=["a", ""])
+        faults.append("an empty text is accepted")
+    except openai.BadRequestError as error:
+        if "cannot be empty" not in str(error):
+            faults.append(f"the error does not state that a text is empty: {error}")
     _, tokens = await embed(client, {"model": "any", "input": "a " * 5000})
     if not 0 < tokens < 5000:
         faults.append(f"a text that is too long has {tokens} tokens")
