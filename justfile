@@ -14,6 +14,7 @@ lint:
     cargo clippy --locked --workspace --all-targets -- -D warnings
     cargo clippy --locked --test sim --test e2e -- -D warnings
     cargo clippy --locked --package groupage-engine --features cuda,simulator --all-targets -- -D warnings
+    cargo clippy --locked --features cuda --all-targets -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
 
 # All tests that need no further tools

@@ -30,11 +30,15 @@ use process::Process;
 
 /// The engine of every contestant.
 const MODEL: EngineModel = EngineModel {
-    calls_max: 16,
+    calls_max: 32,
+    // 16 calls of the mean length.
+    cache_tokens: 16 * 270,
     step_time: Duration::from_millis(20),
     time_per_call: Duration::from_micros(500),
-    time_per_prompt: Duration::from_millis(5),
+    time_per_prompt_token: Duration::from_micros(25),
 };
+/// Minimum and maximum number of tokens of a prompt.
+const PROMPTS: (u64, u64) = (20, 400);
 /// Minimum and maximum number of tokens of a response.
 const LENGTHS: (u64, u64) = (20, 100);
 /// Offered load, as a multiple of the engine's capacity.
@@ -94,14 +98,15 @@ fn main() {
 }
 
 async fn run_all(times: RunTimes) -> Vec<ContestantResult> {
-    // Time of the engine for each call while it is full: the steps of a call, shared by all calls
-    // in them, and the reading of its prompt. Its inverse is the capacity.
-    let calls_max = u32::try_from(MODEL.calls_max).unwrap_or(u32::MAX);
-    let mean = u32::try_from((LENGTHS.0 + LENGTHS.1) / 2).unwrap_or(u32::MAX);
-    let time_per_call = (MODEL.step_time + MODEL.time_per_call * calls_max) * mean / calls_max + MODEL.time_per_prompt;
+    // Time of the engine for each call while its cache is full: the steps of a call, shared by all
+    // calls in them, and the reading of its prompt. Its inverse is the capacity.
+    let [prompt, length] = [PROMPTS, LENGTHS].map(|(least, most)| u32::try_from((least + most) / 2).unwrap_or(1));
+    let concurrent = u32::try_from(MODEL.cache_tokens).unwrap_or(u32::MAX) / (prompt + length);
+    let time_per_call = (MODEL.step_time + MODEL.time_per_call * concurrent) * length / concurrent
+        + MODEL.time_per_prompt_token * prompt;
     let rate = OVERLOAD / time_per_call.as_secs_f64();
-    let calls = load::plan(1, times.end, rate, LENGTHS);
-    println!("{} calls, {rate:.1} per second, to an engine for {} concurrent calls", calls.len(), MODEL.calls_max);
+    let calls = load::plan(1, times.end, rate, PROMPTS, LENGTHS);
+    println!("{} calls, {rate:.1} per second, to an engine for {concurrent} calls of the mean length", calls.len());
     // `None` is the engine alone, and `{}` the learned limit, which has to be the last one.
     let limits = [None, Some("{slotsMax: 8}"), Some("{slotsMax: 16}"), Some("{slotsMax: 24}"), Some("{}")];
     let mut runs = Vec::new();

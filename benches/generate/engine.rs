@@ -1,5 +1,5 @@
 //! A stand-in for an engine that generates text: it batches continuously, streams its responses over
-//! HTTP/1.1, and holds a fixed number of calls at once.
+//! HTTP/1.1, and holds as many calls at once as its number of sequences and its KV cache admit.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,14 +15,17 @@ use tokio::sync::{Notify, mpsc};
 /// Times of an engine. Each step gives every running call one token.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EngineModel {
-    /// Calls that its memory holds.
+    /// Maximum number of running calls.
     pub(crate) calls_max: usize,
+    /// Tokens that the KV cache holds. A call reserves those of its prompt and of its whole response,
+    /// and waits until they are free; later calls wait behind it.
+    pub(crate) cache_tokens: u64,
     /// Time of a step without calls.
     pub(crate) step_time: Duration,
     /// Additional time of a step for each call in it.
     pub(crate) time_per_call: Duration,
-    /// Additional time of a step for each prompt that it reads.
-    pub(crate) time_per_prompt: Duration,
+    /// Additional time of a step for each token of the prompts that it reads.
+    pub(crate) time_per_prompt_token: Duration,
 }
 
 /// A running engine.
@@ -42,6 +45,9 @@ struct EngineShared {
 /// A call in the engine. It ends early if its connection does.
 #[derive(Debug)]
 struct EngineCall {
+    prompt: u64,
+    /// Length of the whole response.
+    length: u64,
     left: u64,
     tokens: mpsc::Sender<()>,
 }
@@ -73,11 +79,9 @@ async fn run_steps(model: EngineModel, shared: Arc<EngineShared>) {
     let mut running: Vec<EngineCall> = Vec::new();
     let mut next = tokio::time::Instant::now();
     loop {
-        let admitted = {
+        let prompt_tokens = {
             let mut waiting = shared.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            let admitted = (model.calls_max - running.len()).min(waiting.len());
-            running.extend(waiting.drain(..admitted));
-            admitted
+            admit(model, &mut waiting, &mut running)
         };
         if running.is_empty() {
             shared.arrived.notified().await;
@@ -85,7 +89,8 @@ async fn run_steps(model: EngineModel, shared: Arc<EngineShared>) {
             continue;
         }
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        next += model.step_time + model.time_per_call * count(running.len()) + model.time_per_prompt * count(admitted);
+        let reading = model.time_per_prompt_token * u32::try_from(prompt_tokens).unwrap_or(u32::MAX);
+        next += model.step_time + model.time_per_call * count(running.len()) + reading;
         tokio::time::sleep_until(next).await;
         running.retain_mut(|call| {
             call.left -= 1;
@@ -96,14 +101,31 @@ async fn run_steps(model: EngineModel, shared: Arc<EngineShared>) {
     }
 }
 
+/// Moves calls that wait to those that run, in their order, and returns the number of tokens of their
+/// prompts.
+fn admit(model: EngineModel, waiting: &mut VecDeque<EngineCall>, running: &mut Vec<EngineCall>) -> u64 {
+    let mut free = model.cache_tokens.saturating_sub(running.iter().map(EngineCall::cache_tokens).sum());
+    let mut prompt_tokens = 0;
+    while running.len() < model.calls_max {
+        // A call larger than the cache runs alone.
+        let Some(call) = waiting.pop_front_if(|call| call.cache_tokens() <= free || running.is_empty()) else {
+            break;
+        };
+        free = free.saturating_sub(call.cache_tokens());
+        prompt_tokens += call.prompt;
+        running.push(call);
+    }
+    prompt_tokens
+}
+
 async fn serve(stream: TcpStream, shared: Arc<EngineShared>) {
     // Small writes are sent at once. An error appears at the next write.
     stream.set_nodelay(true).ok();
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
-    while let Some(tokens) = read_call(&mut read).await {
-        let (sender, receiver) = mpsc::channel(usize::try_from(tokens).unwrap_or(1).max(1));
-        let call = EngineCall { left: tokens.max(1), tokens: sender };
+    while let Some((prompt, length)) = read_call(&mut read).await {
+        let (sender, receiver) = mpsc::channel(usize::try_from(length).unwrap_or(1));
+        let call = EngineCall { prompt, length, left: length, tokens: sender };
         shared.waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(call);
         shared.arrived.notify_one();
         if stream_tokens(&mut write, receiver).await.is_err() {
@@ -112,8 +134,9 @@ async fn serve(stream: TcpStream, shared: Arc<EngineShared>) {
     }
 }
 
-/// Reads a request and returns the number of tokens that it requests.
-async fn read_call(read: &mut (impl AsyncBufReadExt + Unpin)) -> Option<u64> {
+/// Reads a request and returns the number of tokens of its prompt, which are its words, and of its
+/// response.
+async fn read_call(read: &mut (impl AsyncBufReadExt + Unpin)) -> Option<(u64, u64)> {
     let mut length = 0;
     loop {
         let mut line = String::new();
@@ -131,7 +154,8 @@ async fn read_call(read: &mut (impl AsyncBufReadExt + Unpin)) -> Option<u64> {
     let mut body = vec![0; length];
     read.read_exact(&mut body).await.ok()?;
     let body: serde_json::Value = serde_json::from_slice(&body).ok()?;
-    body["max_tokens"].as_u64()
+    let prompt = body["prompt"].as_str()?.split_whitespace().count();
+    Some((u64::try_from(prompt).ok()?, body["max_tokens"].as_u64()?.max(1)))
 }
 
 async fn stream_tokens(write: &mut OwnedWriteHalf, mut tokens: mpsc::Receiver<()>) -> std::io::Result<()> {
@@ -147,4 +171,13 @@ async fn stream_tokens(write: &mut OwnedWriteHalf, mut tokens: mpsc::Receiver<()
 async fn write_event(write: &mut OwnedWriteHalf, data: &str) -> std::io::Result<()> {
     let event = format!("data: {data}\n\n");
     write.write_all(format!("{:x}\r\n{event}\r\n", event.len()).as_bytes()).await
+}
+
+// === impl EngineCall ===
+
+impl EngineCall {
+    /// Number of tokens that it reserves in the KV cache.
+    fn cache_tokens(&self) -> u64 {
+        self.prompt + self.length
+    }
 }

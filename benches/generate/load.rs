@@ -14,7 +14,10 @@ use tokio::time::Instant;
 pub(crate) struct PlannedCall {
     pub(crate) at: Duration,
     pub(crate) is_urgent: bool,
-    pub(crate) tokens: u64,
+    /// Number of tokens of the prompt.
+    pub(crate) prompt: u64,
+    /// Number of tokens of the response.
+    pub(crate) length: u64,
 }
 
 /// The result of a call.
@@ -25,9 +28,15 @@ pub(crate) struct CallResult {
     pub(crate) first_token: Option<Duration>,
 }
 
-/// Returns Poisson arrivals at this rate per second. A fifth of the calls are urgent, and lengths are
-/// equally distributed.
-pub(crate) fn plan(seed: u64, horizon: Duration, rate: f64, (least, most): (u64, u64)) -> Vec<PlannedCall> {
+/// Returns Poisson arrivals at this rate per second. A fifth of the calls are urgent, and the lengths of
+/// prompts and responses are uniformly distributed between these limits.
+pub(crate) fn plan(
+    seed: u64,
+    horizon: Duration,
+    rate: f64,
+    prompts: (u64, u64),
+    lengths: (u64, u64),
+) -> Vec<PlannedCall> {
     let mut random = SplitMix64::new(seed);
     let (mut calls, mut at) = (Vec::new(), Duration::ZERO);
     loop {
@@ -35,8 +44,9 @@ pub(crate) fn plan(seed: u64, horizon: Duration, rate: f64, (least, most): (u64,
         if at >= horizon {
             return calls;
         }
-        let tokens = least + random.next_u64() % (most - least + 1);
-        calls.push(PlannedCall { at, is_urgent: random.next_bool(200), tokens });
+        let mut draw = |(least, most): (u64, u64)| least + random.next_u64() % (most - least + 1);
+        let (prompt, length) = (draw(prompts), draw(lengths));
+        calls.push(PlannedCall { at, is_urgent: random.next_bool(200), prompt, length });
     }
 }
 
@@ -59,7 +69,8 @@ async fn make_call(address: SocketAddr, call: PlannedCall) -> Option<Duration> {
     let begun = Instant::now();
     let mut stream = TcpStream::connect(address).await.ok()?;
     let class = if call.is_urgent { "urgent" } else { "bulk" };
-    let body = format!(r#"{{"model":"m","prompt":"a","stream":true,"max_tokens":{}}}"#, call.tokens);
+    let prompt = "word ".repeat(usize::try_from(call.prompt).unwrap_or(1));
+    let body = format!(r#"{{"model":"m","prompt":"{prompt}","stream":true,"max_tokens":{}}}"#, call.length);
     let request = format!(
         "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nx-priority: {class}\r\n\
          connection: close\r\ncontent-length: {}\r\n\r\n{body}",

@@ -123,6 +123,13 @@ pub(crate) const SCENARIOS: &[ScriptScenario] = &[
         policy: Some("examples/servers/bentoml/policy.yaml"),
         ..MERGED
     },
+    ScriptScenario {
+        name: "bentoml.batchable_api",
+        server: &BENTOML,
+        client: (Environment::Venv("bentoml"), &["bento_calls.py"]),
+        policy: Some("tests/servers/bentoml.yaml"),
+        ..MERGED
+    },
     example("bentoml.example", &BENTOML, &[LOAD, "bentoml", "--json"], "examples/servers/bentoml/policy.yaml"),
     ScriptScenario {
         name: "litserve.requests",

@@ -25,6 +25,8 @@ use crate::cpu::tiles::OutputTile;
 /// Maximum depth of a block. Its part of a panel of AVX2 (16 KiB) and the inputs of a tile (6 KiB)
 /// stay in a first-level cache of 32 KiB.
 const DEPTH_BLOCK_MAX: usize = 256;
+/// Elements of the largest tile: 12 rows of two vectors of AVX-512.
+const TILE_ELEMENTS_MAX: usize = 12 * 2 * 16;
 
 /// Rows of input, which begin at multiples of `stride`.
 #[derive(Debug, Clone, Copy)]
@@ -73,7 +75,7 @@ struct Tile<'a> {
     bias: &'a [f32],
 }
 
-/// Multiplication of a tile. The number of rows is a constant, so that the compiler keeps its sums
+/// Multiplication of a tile with all columns of its panel. The number of rows is a constant, so that the compiler keeps its sums
 /// in registers. It is a separate function for each instruction set: inlined into its caller, it
 /// would share the registers with the caller's values.
 struct TileTask<'a, const ROWS: usize>(&'a Tile<'a>);
@@ -164,6 +166,9 @@ impl<'a> InitialValue<'a> {
 
 impl Tile<'_> {
     fn multiply(&self, set: InstructionSet) {
+        if self.columns < set.panel_columns() {
+            return self.multiply_in_copy(set);
+        }
         macro_rules! by_rows {
             ($($rows:literal)*) => {
                 match self.rows {
@@ -173,6 +178,31 @@ impl Tile<'_> {
             };
         }
         by_rows!(1 2 3 4 5 6 7 8 9 10 11 12);
+    }
+
+    /// Multiplies a tile that has fewer columns than its panel, in a copy that has all.
+    fn multiply_in_copy(&self, set: InstructionSet) {
+        let (mut copy, panel) = ([0.0; TILE_ELEMENTS_MAX], set.panel_columns());
+        let rows = copy.chunks_exact_mut(panel).take(self.rows).map(|row| row.split_at_mut(self.columns).0);
+        for (row, copied) in rows.enumerate() {
+            // SAFETY: the output has the row, with this number of columns.
+            copied.copy_from_slice(unsafe { self.output_row(row) });
+        }
+        Tile { output: copy.as_mut_ptr(), output_stride: panel, columns: panel, ..*self }.multiply(set);
+        for (row, copied) in copy.chunks_exact(panel).take(self.rows).enumerate() {
+            let (copied, _) = copied.split_at(self.columns);
+            // SAFETY: as above.
+            unsafe { self.output_row(row) }.copy_from_slice(copied);
+        }
+    }
+
+    /// Returns a row of the output.
+    ///
+    /// # Safety
+    /// The tile has the row, and no other reference to it exists.
+    unsafe fn output_row(&self, row: usize) -> &mut [f32] {
+        // SAFETY: the caller guarantees it.
+        unsafe { std::slice::from_raw_parts_mut(self.output.add(row * self.output_stride), self.columns) }
     }
 }
 
@@ -188,16 +218,26 @@ impl<const ROWS: usize> SimdOperation for TileTask<'_, ROWS> {
         let tile = self.0;
         let bias = [simd.load(tile.bias), simd.load(tile.bias.get(S::LANES..).unwrap_or_default())];
         let mut sums = [bias; ROWS];
-        let is_whole = tile.columns == 2 * S::LANES;
+        // The loops have few instructions, so that the compiler unrolls them and keeps the sums in
+        // registers: an array with an index that varies is written to memory after each
+        // multiplication.
+        let outputs: [*mut f32; ROWS] =
+            // SAFETY: the tile has the rows.
+            std::array::from_fn(|row| unsafe { tile.output.add(row * tile.output_stride) });
         if tile.adds_output {
-            for (row, sums) in sums.iter_mut().enumerate() {
-                let [low, high] = load_output(simd, tile, row, is_whole);
+            for (sums, output) in sums.iter_mut().zip(&outputs) {
+                // SAFETY: the row has two vectors.
+                let (low, high) = unsafe { (simd.load_at(*output), simd.load_at(output.add(S::LANES))) };
                 *sums = [simd.add(sums[0], low), simd.add(sums[1], high)];
             }
         }
         multiply_add(simd, tile, &mut sums);
-        for (row, sums) in sums.into_iter().enumerate() {
-            store_output(simd, tile, row, is_whole, sums);
+        for (sums, output) in sums.iter().zip(&outputs) {
+            // SAFETY: the row has two vectors.
+            unsafe {
+                simd.store_at(sums[0], *output);
+                simd.store_at(sums[1], output.add(S::LANES));
+            }
         }
     }
 }
@@ -223,36 +263,4 @@ fn multiply_add<S: Simd, const ROWS: usize>(simd: S, tile: &Tile<'_>, sums: &mut
             weights = weights.add(2 * S::LANES);
         }
     }
-}
-
-#[inline(always)]
-fn load_output<S: Simd>(simd: S, tile: &Tile<'_>, row: usize, is_whole: bool) -> [S::Vector; 2] {
-    // SAFETY: the tile has the row.
-    let output = unsafe { tile.output.add(row * tile.output_stride) };
-    if is_whole {
-        // SAFETY: the row has two vectors.
-        return unsafe { [simd.load_at(output), simd.load_at(output.add(S::LANES))] };
-    }
-    // SAFETY: the row has this number of columns.
-    let output = unsafe { std::slice::from_raw_parts(output, tile.columns) };
-    [simd.load(output), simd.load(output.get(S::LANES..).unwrap_or_default())]
-}
-
-#[inline(always)]
-fn store_output<S: Simd>(simd: S, tile: &Tile<'_>, row: usize, is_whole: bool, sums: [S::Vector; 2]) {
-    // SAFETY: the tile has the row.
-    let output = unsafe { tile.output.add(row * tile.output_stride) };
-    if is_whole {
-        // SAFETY: the row has two vectors.
-        unsafe {
-            simd.store_at(sums[0], output);
-            simd.store_at(sums[1], output.add(S::LANES));
-        }
-        return;
-    }
-    // SAFETY: the row has this number of columns.
-    let output = unsafe { std::slice::from_raw_parts_mut(output, tile.columns) };
-    let (low, high) = output.split_at_mut(S::LANES.min(tile.columns));
-    simd.store(sums[0], low);
-    simd.store(sums[1], high);
 }

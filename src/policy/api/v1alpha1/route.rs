@@ -63,7 +63,7 @@ pub struct RouteSpec {
     pub timeout: Option<DurationText>,
     /// Path of the model's `tokenizer.json`, with which the tokens of texts are counted. If absent,
     /// they are estimated from the tokens that responses report. It requires a binary that is built
-    /// with the feature `tokenizer`.
+    /// with the feature `tokenizer` or `engine`, as that of the image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<String>,
     /// Locations of items and results in JSON bodies. Only valid with the protocol `Generic`.
