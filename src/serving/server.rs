@@ -258,7 +258,7 @@ fn report_json(report: &ExecutorReport) -> Value {
         "tokens_max": report.tokens_max,
         "weight_bytes": report.weight_bytes,
         "scratch_bytes": report.scratch_bytes,
-        "mapped_bytes": report.mapped_bytes,
+        "file_bytes": report.file_bytes,
     })
 }
 

@@ -243,7 +243,7 @@ impl Worker {
 
 fn log_ready(report: &ExecutorReport, took: Duration) {
     let ExecutorReport { kernels, batch_invariant, rejected, threads, tokens_max, .. } = report;
-    let ExecutorReport { weight_bytes, scratch_bytes, mapped_bytes, .. } = report;
+    let ExecutorReport { weight_bytes, scratch_bytes, file_bytes, .. } = report;
     tracing::info!(
         kernels,
         batch_invariant,
@@ -251,7 +251,7 @@ fn log_ready(report: &ExecutorReport, took: Duration) {
         tokens_max,
         weight_bytes,
         scratch_bytes,
-        mapped_bytes,
+        file_bytes,
         load_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
         "engine is ready"
     );
