@@ -120,7 +120,10 @@ async fn the_loss_of_the_device_fails_the_worker() {
     let metrics = Arc::new(Metrics::new("local"));
     let load = || Ok::<Box<dyn Executor>, String>(Box::new(executor));
     let worker = WorkerHandle::start(load, metrics.clone(), Clock::start()).unwrap();
+    worker.loaded().await.unwrap();
+    assert_eq!(worker.tokens_max(), Some(100));
     worker.execute(vec![sequence(&model, &[5])]).await.unwrap();
+    assert_eq!(worker.tokens_max(), Some(50), "the ceiling of the device has fallen");
     let failed = worker.execute(vec![sequence(&model, &[9])]).await.unwrap_err();
     assert!(failed.is_fatal() && failed.to_string().contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)"), "{failed}");
     worker.failed().await;
@@ -142,6 +145,7 @@ async fn an_executor_that_cannot_be_created_fails_the_worker() {
     let load = || Err::<Box<dyn Executor>, _>("no memory");
     let worker = WorkerHandle::start(load, Arc::new(Metrics::new("local")), Clock::start()).unwrap();
     worker.failed().await;
+    assert_eq!(worker.tokens_max(), None);
     let model = TestModel::embedding();
     assert_eq!(worker.execute(vec![sequence(&model, &[5])]).await.unwrap_err(), ExecutionFailure::Stopped);
 }
