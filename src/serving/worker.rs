@@ -206,7 +206,7 @@ impl Worker {
         };
         let report = executor.report();
         log_ready(report, self.clock.now().since(began));
-        self.metrics.engine_memory(report.weight_bytes, report.scratch_bytes);
+        self.metrics.engine_loaded(report.weight_bytes, report.scratch_bytes);
         self.tokens_max.store(report.tokens_max, Ordering::Relaxed);
         self.state.send_replace(WorkerState::Ready(Arc::new(ReadyExecutor { report: report.clone(), refusal })));
         let metrics = self.metrics.clone();
