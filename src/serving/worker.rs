@@ -6,9 +6,9 @@
 //! results.
 //!
 //! An executor is not used after a panic, because its state is unknown, nor after the loss of its
-//! device, because every later batch would fail. The job in execution fails, later ones are
-//! refused, and the state becomes [`WorkerState::Failed`], after which the process is expected to
-//! end.
+//! device, because every later batch would fail. A device that does not end a batch counts as lost
+//! (`pipeline`). The job in execution fails, later ones are refused, and the state becomes
+//! [`WorkerState::Failed`], after which the process is expected to end.
 
 mod job;
 mod pipeline;
@@ -23,7 +23,7 @@ use groupage_batching::Tick;
 use groupage_engine::{CudaLoadError, DeviceUsage, ExecuteError, ExecutorReport, SequenceResult};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use self::pipeline::{FinishedJob, JobPipeline};
+use self::pipeline::{BATCH_TIME_MAX, FinishedJob, JobPipeline};
 use crate::executor_load::LoadedExecutor;
 use crate::prepared::InputSequence;
 use groupage_runtime::clock::Clock;
@@ -210,7 +210,7 @@ impl Worker {
         self.tokens_max.store(report.tokens_max, Ordering::Relaxed);
         self.state.send_replace(WorkerState::Ready(Arc::new(ReadyExecutor { report: report.clone(), refusal })));
         let metrics = self.metrics.clone();
-        let mut pipeline = JobPipeline::new(&mut *executor, &metrics, self.clock);
+        let mut pipeline = JobPipeline::new(&mut *executor, &metrics, self.clock, BATCH_TIME_MAX);
         loop {
             // After a panic, the executor is not used any more.
             let FinishedJob { reply, result } =

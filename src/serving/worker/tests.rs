@@ -221,6 +221,26 @@ impl BatchPipeline for PipelinedExecutor {
     }
 }
 
+/// The batch ends only once another one is in flight, and there is none. That a fatal failure ends
+/// the worker is the subject of other tests.
+#[test]
+fn a_batch_that_does_not_end_within_its_time_counts_as_the_loss_of_the_device() {
+    let model = TestModel::embedding();
+    let (inner, in_flight) = (FakeExecutor::new(7), VecDeque::new());
+    let mut executor = PipelinedExecutor { inner, in_flight, expected: 1, lost_with: None };
+    let metrics = Metrics::new("local");
+    let mut pipeline = JobPipeline::new(&mut executor, &metrics, Clock::start(), Duration::ZERO);
+    let (jobs, mut inbox) = mpsc::channel(JOBS_MAX);
+    let (reply, results) = oneshot::channel();
+    jobs.try_send(ExecutionJob { sequences: vec![sequence(&model, &[5])], reply }).unwrap();
+    let FinishedJob { reply, result } = pipeline.advance(&mut inbox).unwrap();
+    let failure = result.as_ref().unwrap_err();
+    assert_eq!(*failure, ExecutionFailure::Refused(ExecuteError::DeviceStall { time_max: Duration::ZERO }));
+    assert!(failure.is_fatal() && failure.to_string().contains("within 0 s"), "{failure}");
+    assert!(!reply.is_closed(), "the caller gets the failure");
+    drop((jobs, results));
+}
+
 fn start_pipelined(expected: usize, lost_with: Option<u32>) -> WorkerHandle {
     let executor = PipelinedExecutor { inner: FakeExecutor::new(7), in_flight: VecDeque::new(), expected, lost_with };
     let load = || Ok::<Box<dyn Executor>, String>(Box::new(executor));
