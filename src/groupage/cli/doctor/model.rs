@@ -4,10 +4,11 @@ use groupage_engine::{CpuFeatures, DeviceProperties, Executor, ExecutorReport, M
 use groupage_serving::{LoadedExecutor, ModelRoute, ServedModel, load_executor};
 
 use super::device::{chosen_gpu, device_lines};
-use super::{Inspection, MachineMemory, ReportLines, format_bytes, to_u64};
+use super::{Inspection, ReportLines, format_bytes, to_u64};
 use crate::app::choose_executor;
 use crate::config::EngineConfig;
 use crate::error::BoxError;
+use crate::memory::MachineMemory;
 
 /// Text that the model executes to show that it works.
 const SAMPLE: &str = "A man is eating food.";
