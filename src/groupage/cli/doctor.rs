@@ -1,5 +1,6 @@
-//! `groupage doctor`: reports what this machine and this build offer to the engine, and with
-//! `--engine` what the engine finds in the directory of a model and would do with it.
+//! `groupage doctor`: reports what this machine and this build offer to the engine, with the driver
+//! and the GPUs that it finds, and with `--engine` what the engine finds in the directory of a model
+//! and would do with it.
 
 #[cfg(feature = "engine")]
 mod device;
@@ -39,11 +40,17 @@ struct Inspection<'a> {
 /// Lines of a report: a name and a text.
 type ReportLines = Vec<(&'static str, String)>;
 
+/// Text about the driver in a build that uses none.
+const NO_GPUS: &str = "support for GPUs is not built in: build it with `--features cuda`";
+
 pub(super) fn run(args: &Args) -> ExitCode {
     let memory = MachineMemory::read(Path::new("/"));
     print_section("machine", &machine_lines(memory));
     print_section("engine", &engine_lines());
-    let Some(model) = &args.engine else { return ExitCode::SUCCESS };
+    let Some(model) = &args.engine else {
+        print_section("device", &driver_lines());
+        return ExitCode::SUCCESS;
+    };
     match inspect_model(Inspection { model, device: args.engine_device, memory }) {
         Ok(sections) => {
             sections.iter().for_each(|(title, lines)| print_section(title, lines));
@@ -78,6 +85,16 @@ fn engine_lines() -> ReportLines {
 #[cfg(not(feature = "engine"))]
 fn engine_lines() -> ReportLines {
     vec![("build", "this build has no engine: build it with `--features engine`".to_owned())]
+}
+
+#[cfg(feature = "engine")]
+fn driver_lines() -> ReportLines {
+    device::found_lines()
+}
+
+#[cfg(not(feature = "engine"))]
+fn driver_lines() -> ReportLines {
+    vec![("driver", NO_GPUS.to_owned())]
 }
 
 #[cfg(feature = "engine")]
@@ -164,5 +181,6 @@ mod tests {
         let error = inspect_model(inspection).unwrap_err().to_string();
         assert!(error.contains("/models/m") && error.contains("--features engine"), "{error}");
         assert!(engine_lines()[0].1.contains("--features engine"));
+        assert_eq!(driver_lines(), [("driver", NO_GPUS.to_owned())]);
     }
 }
