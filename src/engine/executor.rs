@@ -215,7 +215,7 @@ pub struct ExecutorReport {
     pub weight_bytes: usize,
     /// Scratch memory in bytes.
     pub scratch_bytes: usize,
-    /// Size of the files with weights in bytes. On the CPU, embeddings are read from them on demand,
-    /// by position: the page cache has the part that is in use.
+    /// Size of the files with weights in bytes. On the CPU, embeddings are read from them on
+    /// demand, by position: the page cache has the part that is in use.
     pub file_bytes: usize,
 }

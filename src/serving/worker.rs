@@ -168,8 +168,8 @@ impl WorkerHandle {
         self.state.borrow().clone()
     }
 
-    /// Returns the maximum number of tokens that are executed at once: that of the executor, or less
-    /// after a shortage of memory on its device. `None` before the executor is created.
+    /// Returns the maximum number of tokens that are executed at once: that of the executor, or
+    /// less after a shortage of memory on its device. `None` before the executor is created.
     pub(crate) fn tokens_max(&self) -> Option<usize> {
         Some(self.tokens_max.load(Ordering::Relaxed)).filter(|tokens| *tokens != usize::MAX)
     }

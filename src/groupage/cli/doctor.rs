@@ -1,6 +1,6 @@
 //! `groupage doctor`: reports what this machine and this build offer to the engine, with the driver
-//! and the GPUs that it finds, and with `--engine` what the engine finds in the directory of a model
-//! and would do with it.
+//! and the GPUs that it finds, and with `--engine` what the engine finds in the directory of a
+//! model and would do with it.
 
 #[cfg(feature = "engine")]
 mod device;

@@ -38,8 +38,8 @@ impl Metrics {
     }
 
     /// Records that the model is loaded: the memory that the engine has reserved on its device, in
-    /// bytes, and no padding yet. On a CPU there never is any, and the series exists all the same, so
-    /// that its ratio to the tokens can be computed everywhere.
+    /// bytes, and no padding yet. On a CPU there never is any, and the series exists all the same,
+    /// so that its ratio to the tokens can be computed everywhere.
     pub fn engine_loaded(&self, weights: usize, scratch: usize) {
         let recorder = &self.shared.recorder;
         for (name, bytes) in [("weights", weights), ("scratch", scratch)] {

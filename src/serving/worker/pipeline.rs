@@ -140,8 +140,8 @@ impl<'a> JobPipeline<'a> {
         FinishedJob { reply, result: results.map(|results| ExecutedJob { results, began, duration }) }
     }
 
-    /// Returns the oldest job in flight if its time has passed. It is not collected, since that would
-    /// wait for the device.
+    /// Returns the oldest job in flight if its time has passed. It is not collected, since that
+    /// would wait for the device.
     fn take_stalled(&mut self) -> Option<FinishedJob> {
         let (now, time_max) = (self.clock.now(), self.batch_time_max);
         let SubmittedJob { reply, .. } = self.in_flight.pop_front_if(|oldest| now.since(oldest.began) > time_max)?;

@@ -29,8 +29,8 @@ mod served {
         pub(in crate::app::compose) served: Arc<ServedModel>,
         pub(in crate::app::compose) executor: ExecutorSettings,
         pub(in crate::app::compose) device: DeviceNote,
-        /// Memory that opening the model took: that of its tokenizer. Weights are read later, when the
-        /// executor is created.
+        /// Memory that opening the model took: that of its tokenizer. Weights are read later, when
+        /// the executor is created.
         tokenizer_bytes: u64,
     }
 

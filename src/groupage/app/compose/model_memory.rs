@@ -39,8 +39,8 @@ pub(super) struct LimitsBeside {
 
 impl HostDemand {
     /// Returns the limits of the process beside the model, within `engine.memory` and the memory
-    /// limit of the control group. They are the same if the CPU may have to execute the model and if
-    /// it has to, because they are fixed before the GPU has accepted the model.
+    /// limit of the control group. They are the same if the CPU may have to execute the model and
+    /// if it has to, because they are fixed before the GPU has accepted the model.
     ///
     /// # Errors
     /// The CPU has to execute the model, which needs more.
@@ -76,8 +76,8 @@ impl ModelMemory {
         self.weights.saturating_add(self.scratch).saturating_add(self.tokenizer)
     }
 
-    /// Checks the memory of the executor against `engine.memory`. A share is one of the memory limit
-    /// or, without a limit, of the memory of the machine.
+    /// Checks the memory of the executor against `engine.memory`. A share is one of the memory
+    /// limit or, without a limit, of the memory of the machine.
     ///
     /// # Errors
     /// The model needs more.
