@@ -104,7 +104,7 @@ impl CpuExecutor {
             tokens_max,
             weight_bytes: layers.bytes(),
             scratch_bytes: arena.bytes(),
-            mapped_bytes: model.weights().bytes(),
+            file_bytes: model.weights().bytes(),
         };
         let limits = BatchLimits::new(model.config(), tokens_max, sequence_max);
         Ok(Self { kernels, workers, layers, arena, report, limits })

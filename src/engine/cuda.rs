@@ -157,7 +157,7 @@ impl<D: GpuDevice> CudaExecutor<D> {
             tokens_max,
             weight_bytes,
             scratch_bytes: plan.total(),
-            mapped_bytes: model.weights().bytes(),
+            file_bytes: model.weights().bytes(),
         };
         Ok(Self {
             limits,

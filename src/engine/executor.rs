@@ -1,5 +1,7 @@
 //! The interface of executors, which compute one result for each sequence of a packed batch.
 
+use std::time::Duration;
+
 use crate::batch::{OutputKind, PackedBatch};
 
 /// Executes an encoder on one device. It is used by one thread at a time, because it owns the
@@ -161,6 +163,12 @@ pub enum ExecuteError {
         /// Number of the error.
         code: u32,
     },
+    /// The device has not ended a batch within its time, and nothing is known about its context.
+    #[error("the device has not ended a batch within {} s: restart the process", .time_max.as_secs())]
+    DeviceStall {
+        /// Maximum time of a batch.
+        time_max: Duration,
+    },
 }
 
 // === impl ExecuteError ===
@@ -170,7 +178,7 @@ impl ExecuteError {
     /// restarted.
     #[must_use]
     pub fn is_fatal(&self) -> bool {
-        matches!(self, Self::DeviceLoss { .. })
+        matches!(self, Self::DeviceLoss { .. } | Self::DeviceStall { .. })
     }
 }
 
@@ -207,7 +215,7 @@ pub struct ExecutorReport {
     pub weight_bytes: usize,
     /// Scratch memory in bytes.
     pub scratch_bytes: usize,
-    /// Size of the files with weights in bytes. Embeddings are read from them on demand: the page
-    /// cache has the part that is in use.
-    pub mapped_bytes: usize,
+    /// Size of the files with weights in bytes. On the CPU, embeddings are read from them on
+    /// demand, by position: the page cache has the part that is in use.
+    pub file_bytes: usize,
 }

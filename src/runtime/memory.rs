@@ -19,6 +19,7 @@ mod budget;
 mod cgroup;
 mod eviction;
 mod guard;
+mod machine;
 mod pressure;
 
 pub use anonymous::anonymous_bytes;
@@ -26,6 +27,7 @@ pub use budget::{BufferBudget, BufferGuard, BuffersFull, EvictedError};
 pub use cgroup::ControlGroup;
 pub use eviction::{EvictionMember, EvictionSet};
 pub use guard::{EvictionWatch, HoldPhase};
+pub use machine::MachineMemory;
 pub use pressure::{PressureLevel, watch_pressure};
 
 /// Memory of a process without connections, including its learned state.

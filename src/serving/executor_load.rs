@@ -20,6 +20,9 @@ pub struct ExecutorSettings {
     pub is_device_required: bool,
     /// Maximum memory on a GPU. On the CPU, the caller compares the demand with its limit.
     pub memory: MemoryLimit,
+    /// Reason for which the CPU does not execute a model that the chosen GPU cannot, such as a lack
+    /// of memory; `None` if it may.
+    pub cpu_refusal: Option<String>,
     /// Whether an executor without batch invariance is refused.
     pub batch_invariant: bool,
     /// Directory in which compiled kernels of a GPU are kept; `None` to compile them at each start.
@@ -35,6 +38,14 @@ pub enum ExecutorLoadError {
     /// The executor on the GPU cannot be created, and no other one is allowed.
     #[error("the GPU is required and cannot be used: {0}")]
     Gpu(CudaLoadError),
+    /// The executor on the chosen GPU cannot be created, and the one on the CPU is refused.
+    #[error("the GPU cannot execute the model: {gpu}; and the CPU cannot either: {cpu}")]
+    NoFallback {
+        /// Error of the GPU.
+        gpu: CudaLoadError,
+        /// Reason against the CPU.
+        cpu: String,
+    },
     /// Batch invariance is required and the executor has none.
     #[error(
         "results of the executor ({kernels}) depend on the batch: choose another device, or do not require batch \
@@ -97,6 +108,9 @@ fn load_with(
                 Ok(executor) => (executor, None),
                 Err(error) if settings.is_device_required => return Err(ExecutorLoadError::Gpu(error)),
                 Err(error) => {
+                    if let Some(reason) = &settings.cpu_refusal {
+                        return Err(ExecutorLoadError::NoFallback { gpu: error, cpu: reason.clone() });
+                    }
                     tracing::warn!(reason = %error, "the GPU cannot execute the model: it is executed on the CPU");
                     (load_on_cpu(model)?, Some(error))
                 }
@@ -142,6 +156,7 @@ mod tests {
         device: DeviceChoice::Cuda { ordinal: 3 },
         is_device_required: false,
         memory: MemoryLimit::Bytes(1000),
+        cpu_refusal: None,
         batch_invariant: true,
         kernel_cache: None,
     };
@@ -186,6 +201,9 @@ mod tests {
         let loaded = load_with(&model.served, &GPU, open).unwrap();
         assert_eq!(loaded.refusal, Some(shortage(0)));
         assert!(kernels(Ok(loaded)).unwrap().starts_with("CPU, "));
+        let refused = ExecutorSettings { cpu_refusal: Some("190 MiB are above 100 MiB".to_owned()), ..GPU };
+        let error = kernels(load_with(&model.served, &refused, open)).unwrap_err().to_string();
+        assert!(error.contains("1 MiB of weights") && error.ends_with("either: 190 MiB are above 100 MiB"), "{error}");
         let required = ExecutorSettings { is_device_required: true, ..GPU };
         let error = kernels(load_with(&model.served, &required, open)).unwrap_err();
         assert_eq!(error, ExecutorLoadError::Gpu(shortage(0)));

@@ -215,6 +215,13 @@ impl EngineInner {
         matches!(self.worker.state(), WorkerState::Ready(_))
     }
 
+    /// Returns the maximum number of tokens that are executed at once. Before the executor is
+    /// created, it is that with enough memory.
+    fn batch_tokens_max(&self) -> usize {
+        let limit = self.model.batch_tokens_max();
+        self.worker.tokens_max().map_or(limit, |tokens| tokens.min(limit))
+    }
+
     /// Executes sequences on the worker, which is not used if there are none.
     async fn execute(&self, sequences: Vec<InputSequence>) -> Result<ExecutedJob, ExecutionFailure> {
         if sequences.is_empty() {
@@ -258,7 +265,7 @@ fn report_json(report: &ExecutorReport) -> Value {
         "tokens_max": report.tokens_max,
         "weight_bytes": report.weight_bytes,
         "scratch_bytes": report.scratch_bytes,
-        "mapped_bytes": report.mapped_bytes,
+        "file_bytes": report.file_bytes,
     })
 }
 

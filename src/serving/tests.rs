@@ -105,7 +105,7 @@ impl FakeExecutor {
             tokens_max,
             weight_bytes: 1,
             scratch_bytes: 2,
-            mapped_bytes: 3,
+            file_bytes: 3,
         };
         Self { report, batches: Arc::default(), gate: None, panics_on: None }
     }

@@ -6,15 +6,16 @@
 //! results.
 //!
 //! An executor is not used after a panic, because its state is unknown, nor after the loss of its
-//! device, because every later batch would fail. The job in execution fails, later ones are
-//! refused, and the state becomes [`WorkerState::Failed`], after which the process is expected to
-//! end.
+//! device, because every later batch would fail. A device that does not end a batch counts as lost
+//! (`pipeline`). The job in execution fails, later ones are refused, and the state becomes
+//! [`WorkerState::Failed`], after which the process is expected to end.
 
 mod job;
 mod pipeline;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use groupage_batching::Tick;
 use groupage_engine::{CudaLoadError, DeviceUsage, ExecuteError, ExecutorReport, SequenceResult};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use self::pipeline::{FinishedJob, JobPipeline};
+use self::pipeline::{BATCH_TIME_MAX, FinishedJob, JobPipeline};
 use crate::executor_load::LoadedExecutor;
 use crate::prepared::InputSequence;
 use groupage_runtime::clock::Clock;
@@ -114,6 +115,7 @@ pub(crate) struct ExecutionJob {
 pub(crate) struct WorkerHandle {
     jobs: mpsc::Sender<ExecutionJob>,
     state: watch::Receiver<WorkerState>,
+    tokens_max: Arc<AtomicUsize>,
 }
 
 /// The state of the worker thread.
@@ -121,6 +123,8 @@ struct Worker {
     /// Jobs that the handles have sent.
     inbox: mpsc::Receiver<ExecutionJob>,
     state: watch::Sender<WorkerState>,
+    /// Maximum number of tokens that are executed at once; `usize::MAX` before the executor exists.
+    tokens_max: Arc<AtomicUsize>,
     metrics: Arc<Metrics>,
     clock: Clock,
 }
@@ -143,9 +147,10 @@ impl WorkerHandle {
     {
         let (jobs, inbox) = mpsc::channel(JOBS_MAX);
         let (state, watched) = watch::channel(WorkerState::Loading);
-        let worker = Worker { inbox, state, metrics, clock };
+        let tokens_max = Arc::new(AtomicUsize::new(usize::MAX));
+        let worker = Worker { inbox, state, tokens_max: tokens_max.clone(), metrics, clock };
         thread::Builder::new().name(THREAD.to_owned()).spawn(move || worker.run(load))?;
-        Ok(Self { jobs, state: watched })
+        Ok(Self { jobs, state: watched, tokens_max })
     }
 
     /// Executes sequences. Dropping the future before the job is executed cancels it.
@@ -161,6 +166,12 @@ impl WorkerHandle {
     /// Returns the state.
     pub(crate) fn state(&self) -> WorkerState {
         self.state.borrow().clone()
+    }
+
+    /// Returns the maximum number of tokens that are executed at once: that of the executor, or
+    /// less after a shortage of memory on its device. `None` before the executor is created.
+    pub(crate) fn tokens_max(&self) -> Option<usize> {
+        Some(self.tokens_max.load(Ordering::Relaxed)).filter(|tokens| *tokens != usize::MAX)
     }
 
     /// Resolves with the executor's report once it is created; with `None` if it cannot be.
@@ -195,11 +206,11 @@ impl Worker {
         };
         let report = executor.report();
         log_ready(report, self.clock.now().since(began));
-        self.metrics.engine_memory(report.weight_bytes, report.scratch_bytes);
-        let mut last_ceiling = report.tokens_max;
+        self.metrics.engine_loaded(report.weight_bytes, report.scratch_bytes);
+        self.tokens_max.store(report.tokens_max, Ordering::Relaxed);
         self.state.send_replace(WorkerState::Ready(Arc::new(ReadyExecutor { report: report.clone(), refusal })));
         let metrics = self.metrics.clone();
-        let mut pipeline = JobPipeline::new(&mut *executor, &metrics, self.clock);
+        let mut pipeline = JobPipeline::new(&mut *executor, &metrics, self.clock, BATCH_TIME_MAX);
         loop {
             // After a panic, the executor is not used any more.
             let FinishedJob { reply, result } =
@@ -209,7 +220,7 @@ impl Worker {
                     Err(_) => return self.fail("the executor panicked"),
                 };
             if let Some(usage) = pipeline.device_usage() {
-                self.record_usage(usage, &mut last_ceiling);
+                self.record_usage(usage);
             }
             let fatal = result.as_ref().err().filter(|failure| failure.is_fatal()).map(ToString::to_string);
             // Sending fails if the caller has gone and needs no results.
@@ -220,16 +231,15 @@ impl Worker {
         }
     }
 
-    /// Records the work of a device, and logs if its token ceiling is lower than `last_ceiling`,
-    /// which is updated.
-    fn record_usage(&self, usage: DeviceUsage, last_ceiling: &mut usize) {
+    /// Records the work of a device. A token ceiling that has fallen becomes the maximum, and is
+    /// logged.
+    fn record_usage(&self, usage: DeviceUsage) {
         let DeviceUsage { replayed, recorded, eager, padding_tokens, token_ceiling } = usage;
         let counts = EngineDeviceCounts { replayed, recorded, eager, padding_tokens, token_ceiling };
         self.metrics.engine_device(counts);
-        if token_ceiling < *last_ceiling {
+        if token_ceiling < self.tokens_max.fetch_min(token_ceiling, Ordering::Relaxed) {
             tracing::warn!(tokens = token_ceiling, "larger batches are divided, for lack of device memory");
         }
-        *last_ceiling = token_ceiling;
     }
 
     /// Refuses all jobs from here on. Those in the channel are dropped, so that they fail.
@@ -243,7 +253,7 @@ impl Worker {
 
 fn log_ready(report: &ExecutorReport, took: Duration) {
     let ExecutorReport { kernels, batch_invariant, rejected, threads, tokens_max, .. } = report;
-    let ExecutorReport { weight_bytes, scratch_bytes, mapped_bytes, .. } = report;
+    let ExecutorReport { weight_bytes, scratch_bytes, file_bytes, .. } = report;
     tracing::info!(
         kernels,
         batch_invariant,
@@ -251,7 +261,7 @@ fn log_ready(report: &ExecutorReport, took: Duration) {
         tokens_max,
         weight_bytes,
         scratch_bytes,
-        mapped_bytes,
+        file_bytes,
         load_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
         "engine is ready"
     );

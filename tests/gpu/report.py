@@ -1,7 +1,14 @@
 """The page with the results of a run on a GPU."""
 
+import re
+
+import serving
+
 # Bars of the page. Cosine of embeddings of MiniLM to those of the CPU, and share of the measured ceiling with sequences of 512 tokens of bge-base.
 COSINE_MIN, CEILING_SHARE_MIN = 0.999, 0.4
+COLUMNS, LINES_MAX = 150, 40
+# Folders of the machine, which no page of the tree may name.
+FOLDERS = re.compile(r"/(?:work|root|home|Users)/")
 
 
 def table(head, rows):
@@ -26,63 +33,126 @@ def throughput_table(rows, torch, name):
     return table(head, lines)
 
 
-def bars(results):
-    """Returns a row for each bar: what it is, the figure, and whether it was met."""
-    verdict = lambda met: "met" if met else "**missed**"
-    cosine = min(results["embeddings"]["cosines"])
-    rows = [[f"cosine of MiniLM to the CPU, at least {COSINE_MIN}", f"{cosine:.6f}", verdict(cosine >= COSINE_MIN)]]
+def verdict(met):
+    return "met" if met else "**missed**"
+
+
+def cosine_bar(name, stage, results, failed):
+    """Returns the row of the least cosine of a stage, also of one that failed by it."""
+    findings = results.get(stage) or failed[stage].findings
+    cosines = findings.get("cosines") or []
+    if stage == "library" and cosines and "products by" not in findings.get("kernels", ""):
+        return [name, "–", "not measured: no library is installed, or the check at the start rejected it"]
+    if not cosines:
+        return [name, "–", "**failed**"]
+    if None in cosines:
+        return [name, "not a number", verdict(False)]
+    return [name, f"{min(cosines):.6f}", verdict(min(cosines) >= COSINE_MIN)]
+
+
+def ceiling_bar(results, failed):
     name = f"bge-base, 512 tokens: share of the ceiling, at least {CEILING_SHARE_MIN:.0%}"
-    if results["torch"]:
-        best = max(row["teraflops"] for row in results["throughput"]["bge-base"]["throughput"] if row["length"] == 512)
-        share = best / results["torch"]["ceiling_teraflops"]
-        rows.append([name, f"{share:.0%}", verdict(share >= CEILING_SHARE_MIN)])
-    else:
-        rows.append([name, "–", "not measured: PyTorch, which measures the ceiling, is not installed"])
+    if "throughput" in failed or "torch" in failed:
+        return [name, "–", "**failed**"]
+    if not results["torch"]:
+        return [name, "–", "not measured: PyTorch, which measures the ceiling, is not installed"]
+    best = max(row["teraflops"] for row in results["throughput"]["bge-base"]["throughput"] if row["length"] == 512)
+    share = best / results["torch"]["ceiling_teraflops"]
+    return [name, f"{share:.0%}", verdict(share >= CEILING_SHARE_MIN)]
+
+
+def sanitizer_bar(results, failed):
+    name = "compute-sanitizer without a report"
+    if "sanitizer" in failed:
+        return [name, "–", "**failed**"]
     found = results["sanitizer"]
-    rows.append(["compute-sanitizer without a report", found or "–", "met" if found else "not measured: it is not installed"])
+    return [name, found or "–", "met" if found else "not measured: it is not installed"]
+
+
+def bars(results, failed):
+    """Returns a row for each bar: what it is, the figure, and whether it was met."""
+    rows = [
+        cosine_bar(f"cosine of MiniLM to the CPU, at least {COSINE_MIN}", "embeddings", results, failed),
+        cosine_bar(f"the same with cuBLASLt, at least {COSINE_MIN}", "library", results, failed),
+        ceiling_bar(results, failed),
+        sanitizer_bar(results, failed),
+    ]
     return table(["bar", "figure", "result"], rows)
 
 
-def render(results, build, date):
-    torch, serving = results["torch"], results["serving"]
-    worst = max(row["relative_error"] for row in results["kernels"]["kernels"])
-    loads = [row["milliseconds"] for row in results["load"]["loads"]]
+def failures(failed):
+    """Returns a section with the reason of each failed stage; empty if there is none."""
+    if not failed:
+        return ""
+    def excerpt(text):
+        lines = [FOLDERS.sub("/…/", line)[:COLUMNS] for line in text.replace("```", "'''").splitlines()]
+        return "\n".join(lines[-LINES_MAX:])
+    stages = "\n\n".join(f"### {name}\n\n```text\n{excerpt(str(reason))}\n```" for name, reason in failed.items())
+    return f"## Failed stages\n\n**Failed: {', '.join(failed)}.** The other sections have what was measured nevertheless.\n\n{stages}\n\n"
+
+
+def kernels(results):
+    sentences = []
+    if "kernels" in results:
+        rows = results["kernels"]["kernels"]
+        worst = max(row["relative_error"] for row in rows)
+        sentences.append(f"All {len(rows)} kernels agree with the interpreter; the largest relative error is {worst:.2e}.")
+    if "load" in results:
+        loads = [row["milliseconds"] for row in results["load"]["loads"]]
+        sentences.append(f"The driver compiled and loaded them in\n{sum(loads) / 1000:.1f} s, the slowest in {max(loads):.0f} ms.")
+    return " ".join(sentences) or "Not measured."
+
+
+def throughput(results):
+    models = results.get("throughput", {}).items()
+    return "\n\n".join(f"### {name}\n\n{throughput_table(found['throughput'], results.get('torch'), name)}" for name, found in models) or "Not measured."
+
+
+def served(results):
+    head = ["`engine.batchInvariant`", "clients", "calls/s", "p50 ms", "p99 ms", "sequences a batch", "padding"]
+    rows = [
+        [str(found["batch_invariant"]).lower(), str(row["clients"]), f"{row['calls_per_second']:,.0f}", f"{row['p50_ms']:.2f}", f"{row['p99_ms']:.2f}",
+         f"{row['sequences_per_batch']:.1f}", f"{row['padding']:.0%}"]
+        for found in (results.get("serving"), results.get("serving-default")) if found for row in found["rows"]
+    ]
+    notes = []
+    if "serving" in results:
+        notes.append("With `true`, every body had one answer in all batches.")
+    if "serving-default" in results:
+        notes.append("With `false`, the default, cuBLASLt multiplies matrices if it is installed, and answers are not compared.")
+    return "\n\n".join([table(head, rows), " ".join(notes)]) if rows else "Not measured."
+
+
+def render(results, failed, build, date):
+    """Returns the page. `failed` has the error of each failed stage, and `results` those of the others."""
+    torch = results.get("torch")
     changed = ", with local changes" if build["changed"] else ""
     device = "\n".join(f"- {line}" for line in results["device"]["device"])
     ceiling = f"{torch['ceiling_teraflops']:.0f} TFLOP/s, a product of 8192³ in bfloat16 by PyTorch {torch['torch']}" if torch else "not measured"
-    served = table(
-        ["clients", "calls/s", "p50 ms", "p99 ms", "sequences a batch", "padding"],
-        [[str(row["clients"]), f"{row['calls_per_second']:,.0f}", f"{row['p50_ms']:.2f}", f"{row['p99_ms']:.2f}", f"{row['sequences_per_batch']:.1f}",
-          f"{row['padding']:.0%}"] for row in serving["rows"]],
-    )
-    models = "\n\n".join(
-        f"### {name}\n\n{throughput_table(found['throughput'], torch, name)}" for name, found in results["throughput"].items()
-    )
     return f"""# Results on a GPU
 
 Written by `just gpu` on {date.isoformat()}, from commit `{build['commit']}`{changed}. Ceiling: {ceiling}.
 
 {device}
 
-## Bars
+{failures(failed)}## Bars
 
-{bars(results)}
+{bars(results, failed)}
 
 ## Kernels
 
-All {len(results['kernels']['kernels'])} kernels agree with the interpreter; the largest relative error is {worst:.2e}. The driver compiled and loaded them in
-{sum(loads) / 1000:.1f} s, the slowest in {max(loads):.0f} ms.
+{kernels(results)}
 
 ## Throughput
 
 Medians, with the copies of inputs and results. The weights of bge-base are random. PyTorch executes the same shapes eagerly in bfloat16.
 
-{models}
+{throughput(results)}
 
 ## HTTP over loopback
 
-`groupage proxy --engine` with all-MiniLM-L6-v2 and calls of `/embed` with one text of 16 to 120 tokens, for {serving['seconds']} s each. The clients are one
-Python process on the same machine, which may be the limit at many clients.
+`groupage proxy` with all-MiniLM-L6-v2 and calls of `/embed` with one text of 16 to 120 tokens, for {serving.SECONDS} s each. The clients are one Python process on the
+same machine, which may be the limit at many clients.
 
-{served}
+{served(results)}
 """

@@ -1,9 +1,11 @@
-"""HTTP load on `groupage proxy --engine` over loopback, with the load generator of the benchmarks."""
+"""HTTP load on `groupage proxy` with a model over loopback, with the load generator of the benchmarks."""
 
 import contextlib
 import json
+import pathlib
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -20,22 +22,38 @@ class Failed(Exception):
 
 
 @contextlib.contextmanager
-def proxy(binary, model, device):
+def proxy(binary, model, device, batch_invariant):
     """Starts the proxy on free ports of the loopback interface. Yields its process, and the line of its log with its addresses."""
     ports = ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--admin", "off"]
-    command = [binary, "proxy", "--engine", model, "--engine-device", device, "--log-format", "json", *ports]
-    process = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    try:
-        lines = []
-        for line in process.stderr:
-            lines.append(line.strip())
+    with tempfile.TemporaryDirectory() as scratch:
+        policy = pathlib.Path(scratch) / "policy.yaml"
+        policy.write_text(f"engine: {{model: {json.dumps(str(model))}, device: {device}, batchInvariant: {json.dumps(batch_invariant)}}}\n")
+        command = [binary, "proxy", "--config", policy, "--log-format", "json", *ports]
+        process = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        try:
+            yield process, read_addresses(process)
+        finally:
+            stop(process)
+
+
+def read_addresses(process):
+    """Reads the log up to the line with the addresses."""
+    lines = []
+    for line in process.stderr:
+        lines.append(line.strip())
+        with contextlib.suppress(ValueError):
             if json.loads(line).get("msg") == "listening":
-                yield process, json.loads(line)
-                return
-        raise Failed(" | ".join(lines[-5:]) or "the proxy ended without a line")
-    finally:
-        process.terminate()
+                return json.loads(line)
+    raise Failed(" | ".join(lines[-5:]) or "the proxy ended without a line")
+
+
+def stop(process):
+    process.terminate()
+    try:
         process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
 
 
 def wait_ready(process, address):
@@ -60,10 +78,11 @@ def percentile(ordered, share):
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
-def measure(binary, model, generator, device="Cuda"):
-    """Returns one row for each number of clients."""
+def measure(binary, model, generator, batch_invariant, device="Cuda"):
+    """Returns one row for each number of clients. With `batch_invariant`, a body must have the same answer in every batch; without, a library may multiply
+    matrices, whose results depend on the batch."""
     rows = []
-    with proxy(binary, model, device) as (process, bound):
+    with proxy(binary, model, device, batch_invariant) as (process, bound):
         wait_ready(process, bound["metrics"])
         port = bound["listen"][0].rsplit(":", 1)[1]
         for clients in CLIENTS:
@@ -75,7 +94,8 @@ def measure(binary, model, generator, device="Cuda"):
             found = json.loads(done.stdout.splitlines()[-1])
             if set(found["statuses"]) != {"200"}:
                 raise Failed(f"{clients} clients: statuses {found['statuses']}")
-            if wrong := sum(len(digests) > 1 for digests in found["answers"].values()):
+            wrong = sum(len(digests) > 1 for digests in found["answers"].values())
+            if batch_invariant and wrong:
                 raise Failed(f"{clients} clients: {wrong} bodies had several answers")
             after, times = read_metrics(bound["metrics"]), sorted(found["times"])
             spent = {name: after[name] - before[name] for name in METRICS}
@@ -85,4 +105,4 @@ def measure(binary, model, generator, device="Cuda"):
                 "sequences_per_batch": spent["groupage_engine_sequences_total"] / batches,
                 "padding": spent["groupage_engine_padding_tokens_total"] / max(spent["groupage_engine_tokens_total"], 1),
             })
-    return {"seconds": SECONDS, "rows": rows}
+    return {"batch_invariant": batch_invariant, "rows": rows}

@@ -170,8 +170,8 @@ fn assemble(
 /// Builds the ports with their schedulers and upstreams; they serve nothing yet.
 fn build_ports(policy: &Policy, bound: Vec<BoundPort>, clock: Clock, seed: u64) -> Result<BuiltPorts, BoxError> {
     let metrics = bound.first().map(|port| port.metrics.clone()).ok_or("no port is configured")?;
-    let memory = bound.iter().find_map(|port| port.target.model_memory()).unwrap_or_default();
-    let resources = ProcessResources::load(policy, memory, clock, metrics)?;
+    let model = bound.iter().find_map(|port| port.target.host_demand()).unwrap_or_default();
+    let resources = ProcessResources::load(policy, model, clock, metrics)?;
     let mut scopes = ScopeRegistry::default();
     let ids = scopes.register(policy)?;
     publish_limits(&resources.metrics, None, policy);

@@ -1,5 +1,6 @@
-//! `groupage doctor`: reports what this machine and this build offer to the engine, and with
-//! `--engine` what the engine finds in the directory of a model and would do with it.
+//! `groupage doctor`: reports what this machine and this build offer to the engine, with the driver
+//! and the GPUs that it finds, and with `--engine` what the engine finds in the directory of a
+//! model and would do with it.
 
 #[cfg(feature = "engine")]
 mod device;
@@ -12,8 +13,9 @@ use std::process::ExitCode;
 use clap::Args as ClapArgs;
 
 use crate::api::v1alpha1::EngineDevice;
-use crate::config::{self, MachineLimits};
+use crate::config;
 use crate::error::BoxError;
+use crate::memory::MachineMemory;
 
 /// Arguments of `groupage doctor`.
 #[derive(Debug, ClapArgs)]
@@ -38,20 +40,17 @@ struct Inspection<'a> {
 /// Lines of a report: a name and a text.
 type ReportLines = Vec<(&'static str, String)>;
 
-/// Memory of the machine in bytes, as far as it is known.
-#[derive(Debug, Clone, Copy, Default)]
-struct MachineMemory {
-    total: Option<u64>,
-    available: Option<u64>,
-    /// Limit of the control group.
-    limit: Option<u64>,
-}
+/// Text about the driver in a build that uses none.
+const NO_GPUS: &str = "support for GPUs is not built in: build it with `--features cuda`";
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    let memory = MachineMemory::read();
+    let memory = MachineMemory::read(Path::new("/"));
     print_section("machine", &machine_lines(memory));
     print_section("engine", &engine_lines());
-    let Some(model) = &args.engine else { return ExitCode::SUCCESS };
+    let Some(model) = &args.engine else {
+        print_section("device", &driver_lines());
+        return ExitCode::SUCCESS;
+    };
     match inspect_model(Inspection { model, device: args.engine_device, memory }) {
         Ok(sections) => {
             sections.iter().for_each(|(title, lines)| print_section(title, lines));
@@ -74,7 +73,7 @@ fn machine_lines(memory: MachineMemory) -> ReportLines {
     vec![
         ("version", format!("groupage {} for {}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH)),
         ("cores", format!("{cores}, as far as this process may use them")),
-        ("memory", memory.describe()),
+        ("memory", describe_memory(memory)),
     ]
 }
 
@@ -89,6 +88,16 @@ fn engine_lines() -> ReportLines {
 }
 
 #[cfg(feature = "engine")]
+fn driver_lines() -> ReportLines {
+    device::found_lines()
+}
+
+#[cfg(not(feature = "engine"))]
+fn driver_lines() -> ReportLines {
+    vec![("driver", NO_GPUS.to_owned())]
+}
+
+#[cfg(feature = "engine")]
 fn inspect_model(inspection: Inspection<'_>) -> Result<Vec<(&'static str, ReportLines)>, BoxError> {
     model::inspect(inspection)
 }
@@ -98,33 +107,11 @@ fn inspect_model(Inspection { model, .. }: Inspection<'_>) -> Result<Vec<(&'stat
     Err(format!("{}: this build has no engine: build it with `--features engine`", model.display()).into())
 }
 
-// === impl MachineMemory ===
-
-impl MachineMemory {
-    fn read() -> Self {
-        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let limit = MachineLimits::read().memory_bytes_max;
-        Self { total: meminfo_bytes(&text, "MemTotal:"), available: meminfo_bytes(&text, "MemAvailable:"), limit }
-    }
-
-    fn describe(self) -> String {
-        let known = |bytes: Option<u64>| bytes.map_or_else(|| "an unknown amount".to_owned(), format_bytes);
-        let limit = self.limit.map_or_else(|| "none".to_owned(), format_bytes);
-        let (total, available) = (known(self.total), known(self.available));
-        format!("{total}, of which {available} is available; limit of the control group: {limit}")
-    }
-
-    /// Memory that a model can take: what is available, or the limit of the control group.
-    #[cfg(any(feature = "engine", test))]
-    fn usable(self) -> Option<u64> {
-        [self.available, self.limit].into_iter().flatten().min()
-    }
-}
-
-/// Returns a value of `/proc/meminfo`, whose unit is KiB (`proc_meminfo(5)`).
-fn meminfo_bytes(text: &str, name: &str) -> Option<u64> {
-    let value = text.lines().find_map(|line| line.strip_prefix(name))?;
-    value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+fn describe_memory(memory: MachineMemory) -> String {
+    let known = |bytes: Option<u64>| bytes.map_or_else(|| "an unknown amount".to_owned(), format_bytes);
+    let limit = memory.limit.map_or_else(|| "none".to_owned(), format_bytes);
+    let (total, available) = (known(memory.total), known(memory.available));
+    format!("{total}, of which {available} is available; limit of the control group: {limit}")
 }
 
 #[cfg(feature = "engine")]
@@ -154,14 +141,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_read_in_kibibytes() {
-        let text = "MemTotal:       16384256 kB\nMemFree:  1 kB\nMemAvailable:    8192 kB\nHugePages_Total:       0\n";
-        assert_eq!(meminfo_bytes(text, "MemTotal:"), Some(16_384_256 * 1024));
-        assert_eq!(meminfo_bytes(text, "MemAvailable:"), Some(8 << 20));
-        assert_eq!((meminfo_bytes(text, "HugePages_Total:"), meminfo_bytes("", "MemTotal:")), (None, None));
-    }
-
-    #[test]
     fn sizes_have_the_largest_unit() {
         assert_eq!(
             [0, 1023, 1024, 90_900_000, 3 << 30].map(format_bytes),
@@ -185,11 +164,13 @@ mod tests {
     }
 
     #[test]
-    fn the_smaller_of_memory_and_limit_is_usable() {
+    fn memory_is_described_with_the_limit() {
         let memory = MachineMemory { total: Some(4 << 30), available: Some(3 << 30), limit: Some(1 << 30) };
-        assert_eq!(memory.usable(), Some(1 << 30));
-        assert_eq!(memory.describe(), "4.0 GiB, of which 3.0 GiB is available; limit of the control group: 1.0 GiB");
-        assert!(MachineMemory::default().describe().contains("unknown"));
+        assert_eq!(
+            describe_memory(memory),
+            "4.0 GiB, of which 3.0 GiB is available; limit of the control group: 1.0 GiB"
+        );
+        assert!(describe_memory(MachineMemory::default()).contains("unknown"));
     }
 
     #[test]
@@ -200,5 +181,6 @@ mod tests {
         let error = inspect_model(inspection).unwrap_err().to_string();
         assert!(error.contains("/models/m") && error.contains("--features engine"), "{error}");
         assert!(engine_lines()[0].1.contains("--features engine"));
+        assert_eq!(driver_lines(), [("driver", NO_GPUS.to_owned())]);
     }
 }

@@ -26,7 +26,8 @@ pub struct EngineConfig {
 pub enum MemoryBudget {
     /// A number of bytes.
     Bytes(u64),
-    /// A share of the memory that is free at the start.
+    /// A share of the memory that is free on a GPU at the start, or on the CPU of the memory limit
+    /// or, without one, of the memory of the machine.
     FreeShare(Share),
 }
 

@@ -1,7 +1,7 @@
 //! Metrics of a model that is executed in this process.
 //!
 //! A metric is registered at its first use, so a proxy in front of a model server exposes none of
-//! them.
+//! them. That of padding is used when the model is loaded.
 
 use std::time::Duration;
 
@@ -37,11 +37,15 @@ impl Metrics {
         self.shared.record_samples(1);
     }
 
-    /// Sets the memory that the engine has reserved on its device, in bytes.
-    pub fn engine_memory(&self, weights: usize, scratch: usize) {
+    /// Records that the model is loaded: the memory that the engine has reserved on its device, in
+    /// bytes, and no padding yet. On a CPU there never is any, and the series exists all the same,
+    /// so that its ratio to the tokens can be computed everywhere.
+    pub fn engine_loaded(&self, weights: usize, scratch: usize) {
+        let recorder = &self.shared.recorder;
         for (name, bytes) in [("weights", weights), ("scratch", scratch)] {
-            self.shared.recorder.gauge(Metric::EngineMemory, &[name.into()]).set(to_f64(bytes as u64));
+            recorder.gauge(Metric::EngineMemory, &[name.into()]).set(to_f64(bytes as u64));
         }
+        recorder.counter(Metric::EnginePadding, &[]).absolute(0);
     }
 
     /// Sets the counts of the work of a GPU.
@@ -94,9 +98,18 @@ mod tests {
     }
 
     #[test]
+    fn a_loaded_model_has_no_padding() {
+        let metrics = Metrics::new("local");
+        metrics.engine_loaded(1000, 50);
+        metrics.engine_batch(300, 4, Duration::from_millis(7));
+        let text = metrics.render();
+        assert!(text.contains("groupage_engine_padding_tokens_total 0\n"), "{text}");
+    }
+
+    #[test]
     fn counts_of_a_gpu_are_set_and_not_added() {
         let metrics = Metrics::new("local");
-        metrics.engine_memory(1000, 50);
+        metrics.engine_loaded(1000, 50);
         let counts =
             EngineDeviceCounts { replayed: 1, recorded: 2, eager: 3, padding_tokens: 40, token_ceiling: 16_384 };
         metrics.engine_device(counts);

@@ -61,10 +61,13 @@ impl Backend for EngineBackend {
         self.0.budget.lock().is_ok_and(|mut budget| budget.try_take_replay(now))
     }
 
-    /// The limits are known without a request. The kind of the model determines the format of calls
-    /// to `/` and `/invocations`.
+    /// The limits are known without a request. That on weight is the one of the executor, so that
+    /// it has to divide no batch; it falls when the executor is created for fewer tokens, and after
+    /// a shortage of memory. The kind of the model determines the format of calls to `/` and
+    /// `/invocations`.
     fn published_limits(&self, _: &LimitsSource) -> LimitsLookUp {
-        let (weight_max, model_kind) = (u64::try_from(self.0.model.batch_tokens_max()).ok(), Some(self.0.model.kind()));
+        let weight_max = u64::try_from(self.0.batch_tokens_max()).ok();
+        let model_kind = Some(self.0.model.kind());
         LimitsLookUp::Known(Some(PublishedLimits { weight_max, model_kind, ..PublishedLimits::default() }))
     }
 

@@ -283,9 +283,18 @@ async fn a_batch_that_exceeds_its_time_is_answered_and_not_executed_later() {
 #[tokio::test]
 async fn the_engine_publishes_its_own_limits() {
     let model = TestModel::embedding();
-    let server = serve(&model, FakeExecutor::new(10_000));
-    let limits = server.backend().published_limits(&LimitsSource::Info).limits().unwrap();
+    let (created, gate) = std::sync::mpsc::channel();
+    let load = move || {
+        gate.recv().unwrap();
+        Ok::<Box<dyn Executor>, LoadError>(Box::new(FakeExecutor::new(10_000)))
+    };
+    let server = EngineServer::start_with(model.served.clone(), parts(), load).unwrap();
+    let published = || server.backend().published_limits(&LimitsSource::Info).limits().unwrap();
+    let limits = published();
     assert_eq!((limits.weight_max, limits.items_max, limits.batches_itself), (Some(16_384), None, false));
+    created.send(()).unwrap();
+    server.loaded().await.unwrap();
+    assert_eq!(published().weight_max, Some(10_000), "the executor has less memory");
     assert_eq!(server.backend().batches_text(), Some(false));
     assert_eq!(limits.model_kind, Some(ModelKind::Embedding));
     for (model, kind) in

@@ -120,7 +120,10 @@ async fn the_loss_of_the_device_fails_the_worker() {
     let metrics = Arc::new(Metrics::new("local"));
     let load = || Ok::<Box<dyn Executor>, String>(Box::new(executor));
     let worker = WorkerHandle::start(load, metrics.clone(), Clock::start()).unwrap();
+    worker.loaded().await.unwrap();
+    assert_eq!(worker.tokens_max(), Some(100));
     worker.execute(vec![sequence(&model, &[5])]).await.unwrap();
+    assert_eq!(worker.tokens_max(), Some(50), "the ceiling of the device has fallen");
     let failed = worker.execute(vec![sequence(&model, &[9])]).await.unwrap_err();
     assert!(failed.is_fatal() && failed.to_string().contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)"), "{failed}");
     worker.failed().await;
@@ -142,6 +145,7 @@ async fn an_executor_that_cannot_be_created_fails_the_worker() {
     let load = || Err::<Box<dyn Executor>, _>("no memory");
     let worker = WorkerHandle::start(load, Arc::new(Metrics::new("local")), Clock::start()).unwrap();
     worker.failed().await;
+    assert_eq!(worker.tokens_max(), None);
     let model = TestModel::embedding();
     assert_eq!(worker.execute(vec![sequence(&model, &[5])]).await.unwrap_err(), ExecutionFailure::Stopped);
 }
@@ -215,6 +219,26 @@ impl BatchPipeline for PipelinedExecutor {
         }
         self.inner.execute(&batch)
     }
+}
+
+/// The batch ends only once another one is in flight, and there is none. That a fatal failure ends
+/// the worker is the subject of other tests.
+#[test]
+fn a_batch_that_does_not_end_within_its_time_counts_as_the_loss_of_the_device() {
+    let model = TestModel::embedding();
+    let (inner, in_flight) = (FakeExecutor::new(7), VecDeque::new());
+    let mut executor = PipelinedExecutor { inner, in_flight, expected: 1, lost_with: None };
+    let metrics = Metrics::new("local");
+    let mut pipeline = JobPipeline::new(&mut executor, &metrics, Clock::start(), Duration::ZERO);
+    let (jobs, mut inbox) = mpsc::channel(JOBS_MAX);
+    let (reply, results) = oneshot::channel();
+    jobs.try_send(ExecutionJob { sequences: vec![sequence(&model, &[5])], reply }).unwrap();
+    let FinishedJob { reply, result } = pipeline.advance(&mut inbox).unwrap();
+    let failure = result.as_ref().unwrap_err();
+    assert_eq!(*failure, ExecutionFailure::Refused(ExecuteError::DeviceStall { time_max: Duration::ZERO }));
+    assert!(failure.is_fatal() && failure.to_string().contains("within 0 s"), "{failure}");
+    assert!(!reply.is_closed(), "the caller gets the failure");
+    drop((jobs, results));
 }
 
 fn start_pipelined(expected: usize, lost_with: Option<u32>) -> WorkerHandle {

@@ -38,8 +38,9 @@ type CheckResult<T> = Result<T, Box<dyn Error>>;
 const TOKENS_MAX: usize = 512 * 256;
 /// Tokens of the texts, with room.
 const TEXT_TOKENS_MAX: usize = 4096;
-/// Least cosine to the CPU, as in the tests on the interpreter.
-const COSINE_MIN: f64 = 0.9999;
+/// Least cosine to the CPU: the bar of the report, which has the figure. That of the tests on the
+/// interpreter is higher.
+const COSINE_MIN: f64 = 0.999;
 const USAGE: &str = "usage: gpu_check device|load|kernels, or gpu_check embeddings|library|throughput MODEL [CACHE]";
 
 const TEXTS: [&str; 4] = [

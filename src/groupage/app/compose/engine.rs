@@ -17,7 +17,7 @@ mod served {
     use groupage_serving::{DeviceNote, ExecutorSettings, ServedModel};
 
     use super::super::executor_choice::choose_executor;
-    use super::super::model_memory::ModelMemory;
+    use super::super::model_memory::{HostDemand, ModelMemory};
     use crate::clock::Clock;
     use crate::config::EngineConfig;
     use crate::error::BoxError;
@@ -29,7 +29,8 @@ mod served {
         pub(in crate::app::compose) served: Arc<ServedModel>,
         pub(in crate::app::compose) executor: ExecutorSettings,
         pub(in crate::app::compose) device: DeviceNote,
-        /// Memory that opening the model took: that of its tokenizer. Weights are mapped.
+        /// Memory that opening the model took: that of its tokenizer. Weights are read later, when
+        /// the executor is created.
         tokenizer_bytes: u64,
     }
 
@@ -55,16 +56,19 @@ mod served {
             Ok(Self { served, executor, device, tokenizer_bytes })
         }
 
-        /// Returns the memory that the model will take in this process. On a GPU, its weights and
-        /// intermediate results are in the memory of the device.
-        pub(in crate::app::compose) fn memory(&self) -> ModelMemory {
-            if self.executor.device != DeviceChoice::Cpu {
-                return ModelMemory::default();
+        /// Returns the memory that the model may take in this process. On a GPU, its weights and
+        /// intermediate results are in the memory of the device; if it is not required, the CPU may
+        /// have to execute the model.
+        pub(in crate::app::compose) fn host_demand(&self) -> HostDemand {
+            let is_fallback = self.executor.device != DeviceChoice::Cpu;
+            if is_fallback && self.executor.is_device_required {
+                return HostDemand::default();
             }
             let MemoryDemand { weights, scratch } =
                 CpuExecutor::memory_demand(self.served.model(), self.served.cpu_options());
             let bytes = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
-            ModelMemory { weights: bytes(weights), scratch: bytes(scratch), tokenizer: self.tokenizer_bytes }
+            let (weights, scratch) = (bytes(weights), bytes(scratch));
+            HostDemand { memory: ModelMemory { weights, scratch, tokenizer: self.tokenizer_bytes }, is_fallback }
         }
     }
 
@@ -81,7 +85,7 @@ mod unavailable {
     use std::fmt;
     use std::path::Path;
 
-    use super::super::model_memory::ModelMemory;
+    use super::super::model_memory::HostDemand;
     use crate::config::EngineConfig;
     use crate::error::BoxError;
 
@@ -100,8 +104,8 @@ mod unavailable {
             .into())
         }
 
-        /// Returns the memory of the model.
-        pub(in crate::app::compose) fn memory(&self) -> ModelMemory {
+        /// Returns the memory that the model may take.
+        pub(in crate::app::compose) fn host_demand(&self) -> HostDemand {
             match self.0 {}
         }
     }

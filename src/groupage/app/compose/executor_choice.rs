@@ -31,6 +31,7 @@ pub(crate) fn choose_executor(config: &EngineConfig) -> Result<ExecutorChoice, B
         is_device_required: config.device == EngineDevice::Cuda,
         memory: config.memory.map_or_else(MemoryLimit::default, memory_limit),
         batch_invariant: config.batch_invariant,
+        cpu_refusal: None,
         kernel_cache: None,
     };
     Ok(ExecutorChoice { report, settings })

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::engine::EngineModel;
-use super::model_memory::ModelMemory;
+use super::model_memory::HostDemand;
 use crate::backend::{Backend, Forwarder};
 use crate::protocol::TokenCalibration;
 use crate::upstream::{ServerIdentity, Upstream, UpstreamTarget};
@@ -32,11 +32,11 @@ pub(in crate::app) enum ModelServer {
 // === impl ServerTarget ===
 
 impl ServerTarget {
-    /// Returns the memory of the model that this process executes; `None` for an upstream.
-    pub(super) fn model_memory(&self) -> Option<ModelMemory> {
+    /// Returns the memory that the model of this process may take; `None` for an upstream.
+    pub(super) fn host_demand(&self) -> Option<HostDemand> {
         match self {
             Self::Upstream(_) => None,
-            Self::Engine(model) => Some(model.memory()),
+            Self::Engine(model) => Some(model.host_demand()),
         }
     }
 }

@@ -203,7 +203,9 @@ fn build_server(
                 replay_ppm: policy.failure.replay_budget.ppm(),
                 device: model.device,
             };
-            Ok(ModelServer::Engine(groupage_serving::EngineServer::start(model.served, model.executor, parts)?))
+            let cpu_refusal = resources.cpu_refusal.clone();
+            let executor = groupage_serving::ExecutorSettings { cpu_refusal, ..model.executor };
+            Ok(ModelServer::Engine(groupage_serving::EngineServer::start(model.served, executor, parts)?))
         }
         #[cfg(not(feature = "engine"))]
         ServerTarget::Engine(model) => match model.0 {},

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::certs::TlsCertificates;
-use super::model_memory::{ModelMemory, log_lowered};
+use super::model_memory::{HostDemand, LimitsBeside, ModelMemory, log_lowered};
 use crate::admin::AdminServer;
 use crate::clock::Clock;
 use crate::config::{Policy, ProcessLimits};
 use crate::error::BoxError;
-use crate::memory::{BufferBudget, ControlGroup, watch_pressure};
+use crate::memory::{BufferBudget, ControlGroup, MachineMemory, watch_pressure};
 use crate::proxy::Connections;
 use crate::telemetry::Metrics;
 use crate::upstream::UpstreamPermits;
@@ -26,31 +26,34 @@ pub(super) struct ProcessResources {
     pub(super) connections: Arc<Connections>,
     /// Permits of upstream connections.
     pub(super) upstream_permits: UpstreamPermits,
-    /// Memory of the model that the process executes.
+    /// Reason for which the CPU does not execute a model that the chosen GPU cannot.
+    #[cfg_attr(not(feature = "engine"), expect(dead_code, reason = "a build without the engine executes no model"))]
+    pub(super) cpu_refusal: Option<String>,
+    /// Memory that is left to the model that the process executes.
     model: ModelMemory,
 }
 
 // === impl ProcessResources ===
 
 impl ProcessResources {
-    /// Creates the budgets and loads the certificates. `model` is the memory of the model that the
-    /// process executes.
+    /// Creates the budgets and loads the certificates. `model` is the memory that the model of the
+    /// process may take.
     ///
     /// # Errors
     /// If a certificate file that the policy names is unusable, or the model leaves no memory.
     pub(super) fn load(
         policy: &Policy,
-        model: ModelMemory,
+        model: HostDemand,
         clock: Clock,
         metrics: Arc<Metrics>,
     ) -> Result<Self, BoxError> {
-        let limits = process_limits(policy, model)?;
+        let LimitsBeside { limits, model, cpu_refusal } = process_limits(policy, model)?;
         let ProcessLimits { connections_max, buffered_bytes_max } = limits;
         let buffers = BufferBudget::new(buffered_bytes_max, clock);
         let certs = TlsCertificates::load(&policy.proxy)?;
         let connections = Connections::new(connections_max, buffered_bytes_max, clock, metrics.clone());
         let upstream_permits = UpstreamPermits::new(connections_max, clock, buffers.clone());
-        Ok(Self { clock, metrics, buffers, certs, connections, upstream_permits, model })
+        Ok(Self { clock, metrics, buffers, certs, connections, upstream_permits, cpu_refusal, model })
     }
 
     /// Spawns the tasks that watch the certificate files and the memory pressure, on the thread of
@@ -71,17 +74,13 @@ impl ProcessResources {
 
 /// Returns the limits of a policy, or what a model leaves of them within the memory limit of the
 /// control group.
-fn process_limits(policy: &Policy, model: ModelMemory) -> Result<ProcessLimits, BoxError> {
-    let configured = policy.proxy.process.clone();
-    if model == ModelMemory::default() {
-        return Ok(configured);
+fn process_limits(policy: &Policy, model: HostDemand) -> Result<LimitsBeside, String> {
+    let configured = &policy.proxy.process;
+    let budget = policy.engine.as_ref().and_then(|engine| engine.memory);
+    let beside = model.limits_beside(budget, configured, MachineMemory::read(Path::new("/")))?;
+    log_lowered(configured, &beside.limits);
+    if let Some(reason) = &beside.cpu_refusal {
+        tracing::info!(reason, "the CPU does not execute the model if the GPU cannot");
     }
-    // Without a control group, no share of its limit can be exceeded.
-    let memory_limit = ControlGroup::find(Path::new("/")).map_or(u64::MAX, |group| group.limit());
-    if let Some(budget) = policy.engine.as_ref().and_then(|engine| engine.memory) {
-        model.check_budget(budget, memory_limit)?;
-    }
-    let limits = model.limits_beside(&configured, memory_limit)?;
-    log_lowered(&configured, &limits);
-    Ok(limits)
+    Ok(beside)
 }

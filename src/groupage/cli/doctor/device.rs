@@ -1,8 +1,8 @@
 //! The report about the device that executes a model: the choice, and what there is to choose from.
 
-use groupage_engine::{DeviceChoice, DeviceProperties, DriverState};
+use groupage_engine::{DeviceChoice, DevicePreference, DeviceProperties, DriverState, choose_device};
 
-use super::{ReportLines, format_bytes, to_u64};
+use super::{NO_GPUS, ReportLines, format_bytes, to_u64};
 use crate::app::ExecutorChoice;
 
 /// Returns the properties of the chosen GPU.
@@ -13,6 +13,12 @@ pub(super) fn chosen_gpu(choice: &ExecutorChoice) -> Option<&DeviceProperties> {
     }
 }
 
+/// Returns the driver and the GPUs of this machine. A driver that does not work is no error here.
+pub(super) fn found_lines() -> ReportLines {
+    let driver = choose_device(DevicePreference::Auto).map_or_else(|error| error.driver, |report| report.driver);
+    driver_lines(&driver)
+}
+
 /// Returns the choice with its reason, and what there is to choose from.
 pub(super) fn device_lines(choice: &ExecutorChoice) -> ReportLines {
     let report = &choice.report;
@@ -21,21 +27,24 @@ pub(super) fn device_lines(choice: &ExecutorChoice) -> ReportLines {
         DeviceChoice::Cuda { ordinal } => format!("GPU {ordinal}"),
     };
     let mut lines = vec![("chosen", format!("{chosen}: {}", report.reason))];
-    lines.push((
-        "driver",
-        match &report.driver {
-            DriverState::NotUsed => "not looked for".to_owned(),
-            DriverState::NotBuilt => "not used by this build".to_owned(),
-            DriverState::Absent => "libcuda.so.1 is absent".to_owned(),
-            DriverState::Broken(error) => format!("× libcuda.so.1 does not work: {error}"),
-            DriverState::Ready(devices) => {
-                let version = devices.iter().map(|device| device.driver_version).max().unwrap_or_default();
-                let count = devices.len();
-                format!("libcuda.so.1 for CUDA {}.{}, {count} devices", version / 1000, version % 1000 / 10)
-            }
-        },
-    ));
-    if let DriverState::Ready(devices) = &report.driver {
+    lines.extend(driver_lines(&report.driver));
+    lines
+}
+
+fn driver_lines(driver: &DriverState) -> ReportLines {
+    let text = match driver {
+        DriverState::NotUsed => "not looked for".to_owned(),
+        DriverState::NotBuilt => NO_GPUS.to_owned(),
+        DriverState::Absent => "libcuda.so.1 is absent".to_owned(),
+        DriverState::Broken(error) => format!("× libcuda.so.1 does not work: {error}"),
+        DriverState::Ready(devices) => {
+            let version = devices.iter().map(|device| device.driver_version).max().unwrap_or_default();
+            let count = devices.len();
+            format!("libcuda.so.1 for CUDA {}.{}, {count} devices", version / 1000, version % 1000 / 10)
+        }
+    };
+    let mut lines = vec![("driver", text)];
+    if let DriverState::Ready(devices) = driver {
         lines.extend(devices.iter().enumerate().map(|(ordinal, device)| ("GPU", describe_gpu(ordinal, device))));
     }
     lines
@@ -62,6 +71,16 @@ pub(super) mod tests {
     pub(in crate::cli::doctor) fn gpu(capability: (u32, u32)) -> DeviceProperties {
         let name = "NVIDIA L4".to_owned();
         DeviceProperties { name, capability, multiprocessors: 58, memory_bytes: 24 << 30, driver_version: 13_000 }
+    }
+
+    /// The result depends on the machine and on the build.
+    #[test]
+    fn the_driver_is_reported_without_a_model() {
+        let lines = found_lines();
+        assert_eq!(lines[0].0, "driver");
+        assert_eq!(lines[0].1 == NO_GPUS, !cfg!(feature = "cuda"), "{lines:?}");
+        assert!(lines.iter().skip(1).all(|(name, _)| *name == "GPU"), "{lines:?}");
+        assert_eq!(driver_lines(&DriverState::Absent), [("driver", "libcuda.so.1 is absent".to_owned())]);
     }
 
     #[test]

@@ -4,10 +4,11 @@ use groupage_engine::{CpuFeatures, DeviceProperties, Executor, ExecutorReport, M
 use groupage_serving::{LoadedExecutor, ModelRoute, ServedModel, load_executor};
 
 use super::device::{chosen_gpu, device_lines};
-use super::{Inspection, MachineMemory, ReportLines, format_bytes, to_u64};
+use super::{Inspection, ReportLines, format_bytes, to_u64};
 use crate::app::choose_executor;
 use crate::config::EngineConfig;
 use crate::error::BoxError;
+use crate::memory::MachineMemory;
 
 /// Text that the model executes to show that it works.
 const SAMPLE: &str = "A man is eating food.";
@@ -106,7 +107,7 @@ fn plan_lines(plan: &ModelPlan<'_>, memory: MachineMemory) -> ReportLines {
         None => format!("{}, {} threads", report.kernels, report.threads),
     };
     let [weights, scratch, files] =
-        [report.weight_bytes, report.scratch_bytes, report.mapped_bytes].map(|bytes| format_bytes(to_u64(bytes)));
+        [report.weight_bytes, report.scratch_bytes, report.file_bytes].map(|bytes| format_bytes(to_u64(bytes)));
     let (memory, fits) = match gpu {
         Some(gpu) => {
             let whole = format_bytes(to_u64(gpu.memory_bytes));
@@ -133,7 +134,7 @@ fn plan_lines(plan: &ModelPlan<'_>, memory: MachineMemory) -> ReportLines {
 /// Compares the memory of an executor on the CPU with that of the machine.
 fn describe_fit(report: &ExecutorReport, memory: MachineMemory) -> String {
     let own = to_u64(report.weight_bytes).saturating_add(to_u64(report.scratch_bytes));
-    let whole = own.saturating_add(to_u64(report.mapped_bytes));
+    let whole = own.saturating_add(to_u64(report.file_bytes));
     match memory.usable() {
         Some(usable) if usable < own => {
             format!("× more than the {} that this process can use: raise its limit", format_bytes(usable))
@@ -234,7 +235,7 @@ mod tests {
             tokens_max: 4096,
             weight_bytes: 1 << 20,
             scratch_bytes: 2 << 20,
-            mapped_bytes: 3 << 20,
+            file_bytes: 3 << 20,
         };
         let gpu = gpu((8, 9));
         let plan = ModelPlan { served: &served, report: &report, gpu: Some(&gpu), sample_tokens: 8 };

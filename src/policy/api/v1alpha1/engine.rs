@@ -19,7 +19,8 @@ pub struct EngineSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<OpenEnum<EngineDevice>>,
     /// Maximum memory for weights and intermediate results: a size, or a share of what is free on the
-    /// GPU at the start, or on the CPU of the memory limit.
+    /// GPU at the start, or on the CPU of the memory limit or, without one, of the memory of the
+    /// machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
     /// `true` to refuse devices on which the result of a call depends on the other calls of its

@@ -195,7 +195,7 @@ metric_table! {
         EngineLaunches: Counter, "groupage_engine_launches_total", "mode",
             "Engine on a GPU: executions by how their kernels were launched: a replayed graph, one that was recorded, or one by one (eager).", optional = true;
         EnginePadding: Counter, "groupage_engine_padding_tokens_total", "",
-            "Engine on a GPU: tokens of padding that were executed, up to the next multiple of 64.", optional = true;
+            "Engine: tokens of padding, executed beside the tokens of groupage_engine_tokens_total: on a GPU up to the next multiple of 64, on a CPU none.", optional = true;
         EngineTokenCeiling: Gauge, "groupage_engine_token_ceiling", "",
             "Engine on a GPU: tokens up to which a batch is executed whole; it falls after a shortage of memory.", optional = true;
         EngineMemory: Gauge, "groupage_engine_memory_bytes", "use",
