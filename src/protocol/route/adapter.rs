@@ -124,7 +124,7 @@ impl Adapter {
             Self::BentoMl => (ProtocolLabel::BentoMl, Dialect::Problem, bentoml::batchable_api()),
             Self::Ollama => (ProtocolLabel::Ollama, Dialect::Error, ollama::embed()),
             Self::SgLang => (ProtocolLabel::SgLang, Dialect::OpenAi, sglang::generate()),
-            Self::Cohere => (ProtocolLabel::Cohere, Dialect::Problem, cohere::embed()),
+            Self::Cohere => (ProtocolLabel::Cohere, Dialect::Cohere, cohere::embed()),
             Self::Contextual => (ProtocolLabel::OpenAi, Dialect::OpenAi, contextual::embeddings()),
             Self::Pooling(route) => (ProtocolLabel::Pooling, Dialect::OpenAi, route.shape()),
             Self::Generation(format) => {
