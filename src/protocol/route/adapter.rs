@@ -214,13 +214,14 @@ impl Adapter {
     pub(super) fn under(self, merge: MergeRule, path: &str) -> Self {
         let other = match (self, merge) {
             (Self::Completions | Self::Chat | Self::SgLang, MergeRule::Never) => Self::generation(path),
-            (Self::Generation(_), MergeRule::Always) => Self::merged_text(path),
+            (Self::Generation(_), MergeRule::Always) => completions::PATHS.contains(&path).then_some(Self::Completions),
             _ => None,
         };
         other.unwrap_or(self)
     }
 
-    /// Returns the adapter that merges calls for text at a path which no policy names.
+    /// Returns the adapter that merges calls for text at a path which no policy names, once the server
+    /// is known not to batch them by itself.
     pub(super) fn merged_text(path: &str) -> Option<Self> {
         (path == completions::PATH).then_some(Self::Completions)
     }
