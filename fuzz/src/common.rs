@@ -48,6 +48,7 @@ pub(crate) fn path_endpoints() -> Vec<PathEndpoint> {
         ("/score", RouteProtocol::Vllm),
         ("/rerank", RouteProtocol::Vllm),
         ("/score", RouteProtocol::SgLang),
+        ("/v1/rerank", RouteProtocol::SgLang),
         ("/classify", RouteProtocol::Infinity),
         ("/invocations", RouteProtocol::SageMaker),
         ("/api/v1.0/predictions", RouteProtocol::Seldon),

@@ -24,6 +24,10 @@ pub enum Dialect {
     Tei,
     /// `{"error_code": code, "message": message}`, the format of MLflow.
     MlFlow,
+    /// `{"type":"error","error":{"type","message"}}`, the format of Anthropic.
+    Anthropic,
+    /// `{"message": message}`, the format of Cohere.
+    Cohere,
     /// Problem details of RFC 9457, for all routes without a format of their own.
     Problem,
     /// Status 200 and a `grpc-status` in a head without a body, the format of gRPC.
@@ -63,7 +67,9 @@ impl Dialect {
         let content_type = match self {
             Self::Problem => "application/problem+json",
             Self::Grpc => "application/grpc",
-            Self::OpenAi | Self::Error | Self::Tei | Self::MlFlow => "application/json",
+            Self::OpenAi | Self::Error | Self::Tei | Self::MlFlow | Self::Anthropic | Self::Cohere => {
+                "application/json"
+            }
         };
         let mut headers = HeaderMap::with_capacity(7);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -99,6 +105,11 @@ impl Dialect {
                 };
                 format!(r#"{{"error_code":"{code}","message":"{message}"}}"#)
             }
+            Self::Anthropic => {
+                let kind = anthropic_type(status);
+                format!(r#"{{"type":"error","error":{{"type":"{kind}","message":"{message}"}}}}"#)
+            }
+            Self::Cohere => format!(r#"{{"message":"{message}"}}"#),
             Self::Problem => {
                 let code = kind.code();
                 format!(
@@ -106,6 +117,22 @@ impl Dialect {
                 )
             }
         }
+    }
+}
+
+/// Returns the type that an error with a status has in the format of Anthropic.
+fn anthropic_type(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        401 => "authentication_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        // Anthropic itself reports overload with the status 529.
+        503 | 529 => "overloaded_error",
+        504 => "timeout_error",
+        _ if status.is_client_error() => "invalid_request_error",
+        _ => "api_error",
     }
 }
 
@@ -149,11 +176,37 @@ mod tests {
         ] {
             check(Dialect::MlFlow, kind, &format!(r#"{{"error_code":"{code}","message":"{}"}}"#, kind.message()));
         }
+        check(Dialect::Cohere, timeout, r#"{"message":"upstream timeout"}"#);
         check(
             Dialect::Problem,
             FailureKind::Mismatch,
             r#"{"type":"about:blank","title":"upstream response cannot be split","status":502,"detail":"upstream response cannot be split","code":"GRP3304","reason":"mismatch"}"#,
         );
+    }
+
+    #[test]
+    fn an_error_in_the_format_of_anthropic_has_the_type_of_its_status() {
+        for (kind, name) in [
+            (FailureKind::TenantShare, "rate_limit_error"),
+            (FailureKind::QueueFull, "overloaded_error"),
+            (FailureKind::SlowBody, "invalid_request_error"),
+            (FailureKind::Deadline, "timeout_error"),
+            (FailureKind::UpstreamBroken, "api_error"),
+        ] {
+            let body = format!(r#"{{"type":"error","error":{{"type":"{name}","message":"{}"}}}}"#, kind.message());
+            check(Dialect::Anthropic, kind, &body);
+        }
+        for (status, name) in [
+            (400, "invalid_request_error"),
+            (401, "authentication_error"),
+            (403, "permission_error"),
+            (404, "not_found_error"),
+            (413, "request_too_large"),
+            (500, "api_error"),
+            (529, "overloaded_error"),
+        ] {
+            assert_eq!(anthropic_type(StatusCode::from_u16(status).unwrap()), name, "{status}");
+        }
     }
 
     #[test]
@@ -185,7 +238,15 @@ mod tests {
     fn every_error_body_is_json() {
         for &kind in FailureKind::VARIANTS {
             assert!(Dialect::Grpc.failure_response(&kind.into(), None).body.is_empty());
-            for dialect in [Dialect::OpenAi, Dialect::Error, Dialect::Tei, Dialect::MlFlow, Dialect::Problem] {
+            for dialect in [
+                Dialect::OpenAi,
+                Dialect::Error,
+                Dialect::Tei,
+                Dialect::MlFlow,
+                Dialect::Anthropic,
+                Dialect::Cohere,
+                Dialect::Problem,
+            ] {
                 let reply = dialect.failure_response(&kind.into(), Some("routes[0].timeout"));
                 assert!(serde_json::from_slice::<serde_json::Value>(&reply.body).is_ok());
             }

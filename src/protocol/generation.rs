@@ -41,7 +41,7 @@ pub(crate) static FORMATS: [GenerationFormat; 13] = [
     // The response can be stored, and be continued by a later call.
     GenerationFormat { idempotent: false, ..GenerationFormat::new("/v1/responses", Dialect::OpenAi) },
     // Anthropic.
-    GenerationFormat::new("/v1/messages", Dialect::Problem),
+    GenerationFormat::new("/v1/messages", Dialect::Anthropic),
     // llama.cpp.
     GenerationFormat::new("/completion", Dialect::OpenAi),
     GenerationFormat::new("/infill", Dialect::OpenAi),
@@ -49,7 +49,7 @@ pub(crate) static FORMATS: [GenerationFormat; 13] = [
     GenerationFormat { streams: StreamRule::UnlessDeclined, ..GenerationFormat::new("/api/generate", Dialect::Error) },
     GenerationFormat { streams: StreamRule::UnlessDeclined, ..GenerationFormat::new("/api/chat", Dialect::Error) },
     // Cohere.
-    GenerationFormat::new("/chat", Dialect::Problem),
+    GenerationFormat::new("/chat", Dialect::Cohere),
     // The generation extension of the Open Inference Protocol.
     GenerationFormat {
         under: MODELS,
@@ -124,7 +124,10 @@ mod tests {
             ("/generate_stream", Dialect::Tei, StreamRule::Always),
             ("/generate", Dialect::Tei, StreamRule::IfRequested),
             ("/api/chat", Dialect::Error, StreamRule::UnlessDeclined),
-            ("/v2/chat", Dialect::Problem, StreamRule::IfRequested),
+            ("/v1/messages", Dialect::Anthropic, StreamRule::IfRequested),
+            ("/chat", Dialect::Cohere, StreamRule::IfRequested),
+            ("/v1/chat", Dialect::Cohere, StreamRule::IfRequested),
+            ("/v2/chat", Dialect::Cohere, StreamRule::IfRequested),
         ] {
             let format = GenerationFormat::of_path(path).expect(path);
             assert_eq!((format.dialect, format.streams), (dialect, streams), "{path}");

@@ -13,8 +13,9 @@ pub(crate) mod moderations;
 use crate::pointer::Pointer;
 use crate::shape::{BareValue, Class, Counters, ItemIs, Measure, ProtocolShape, ResultIndex, ResultType, UnbatchedIf};
 
-/// Paths that are recognised even if no policy names them. OVMS serves the third.
-pub(crate) const PATHS: [&str; 3] = ["/v1/embeddings", "/embeddings", "/v3/embeddings"];
+/// Paths that are recognised even if no policy names them. OVMS serves the third, and KServe's
+/// runtime of Hugging Face models the fourth.
+pub(crate) const PATHS: [&str; 4] = ["/v1/embeddings", "/embeddings", "/v3/embeddings", "/openai/v1/embeddings"];
 /// Suffix of a path that a policy names.
 pub(crate) const SUFFIX: &str = "/embeddings";
 

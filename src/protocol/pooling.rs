@@ -4,11 +4,13 @@
 //! A call of `/score` holds pairs of texts, or one text and several others. In a shared call the
 //! text is repeated, so that both lists have the same length, which is the only form with the same
 //! meaning for every number of pairs. `/rerank` is merged under one query; a call with a maximum
-//! number of results is sent unbatched, because the server applies it to the whole response.
+//! number of results is sent unbatched, because the server applies it to the whole response. SGLang
+//! answers it with the sorted list alone, and scores each document by itself.
 
 use crate::pointer::Pointer;
 use crate::shape::{
-    BareValue, Class, Counters, ItemIs, Measure, ProtocolShape, ResultIndex, ResultType, SharedText, UnbatchedIf,
+    BareValue, Class, Counters, ItemIs, Measure, ProtocolShape, ResultIndex, ResultLayout, ResultType, SharedText,
+    UnbatchedIf,
 };
 
 /// A route of a pooling model.
@@ -20,6 +22,7 @@ pub(crate) enum PoolingRoute {
     VllmRerank,
     SgLangClassify,
     SgLangScore,
+    SgLangRerank,
     InfinityClassify,
     InfinityRerank,
 }
@@ -65,6 +68,8 @@ const RERANK: [&str; 11] = [
     "request_id",
     "rid",
 ];
+const SGLANG_RERANK: [&str; 8] =
+    ["model", "query", "documents", "instruct", "top_n", "return_documents", "request_id", "rid"];
 const ITEM_SCORES: [&str; 8] =
     ["model", "query", "items", "label_token_ids", "apply_softmax", "item_first", "request_id", "rid"];
 
@@ -86,7 +91,7 @@ const ALONE: [(&str, UnbatchedIf); 7] = [
 
 impl PoolingRoute {
     pub(crate) const VLLM: [Self; 4] = [Self::VllmClassify, Self::VllmPooling, Self::VllmScore, Self::VllmRerank];
-    pub(crate) const SGLANG: [Self; 2] = [Self::SgLangClassify, Self::SgLangScore];
+    pub(crate) const SGLANG: [Self; 3] = [Self::SgLangClassify, Self::SgLangScore, Self::SgLangRerank];
     pub(crate) const INFINITY: [Self; 2] = [Self::InfinityClassify, Self::InfinityRerank];
 
     /// Returns the one of `routes` with the last step of a path.
@@ -99,7 +104,7 @@ impl PoolingRoute {
             Self::VllmClassify | Self::SgLangClassify | Self::InfinityClassify => "/classify",
             Self::VllmPooling => "/pooling",
             Self::VllmScore | Self::SgLangScore => "/score",
-            Self::VllmRerank | Self::InfinityRerank => "/rerank",
+            Self::VllmRerank | Self::SgLangRerank | Self::InfinityRerank => "/rerank",
         }
     }
 
@@ -112,6 +117,8 @@ impl PoolingRoute {
             Self::VllmScore => vllm_score(),
             Self::VllmRerank | Self::InfinityRerank => rerank(),
             Self::SgLangScore => sglang_score(),
+            // The response has no members beside the results.
+            Self::SgLangRerank => return sglang_rerank(),
             Self::InfinityClassify => infinity_classify(),
         };
         ProtocolShape {
@@ -164,6 +171,18 @@ fn rerank() -> ProtocolShape {
         element: ResultType::Object,
         known: &RERANK,
         ..ProtocolShape::plain("/documents", "/results")
+    }
+}
+
+fn sglang_rerank() -> ProtocolShape {
+    ProtocolShape {
+        results: ResultLayout::Lists(vec![Pointer::from_static("")]),
+        share_by: Measure::Text,
+        weight: Measure::Tokens,
+        known: &SGLANG_RERANK,
+        unbatched_fields: &ALONE,
+        model: Some(Pointer::from_static("/model")),
+        ..rerank()
     }
 }
 

@@ -191,6 +191,7 @@ fn named(case: &Value) -> Option<RouteProtocol> {
     }
     match config["flavour"].as_str() {
         Some("vllm") => return Some(RouteProtocol::Vllm),
+        Some("sglang") => return Some(RouteProtocol::SgLang),
         Some("ollama") => return Some(RouteProtocol::Ollama),
         Some("llama.cpp") => return Some(RouteProtocol::PassThrough),
         _ => {}

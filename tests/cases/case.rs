@@ -205,11 +205,11 @@ fn checked(mode: Mode, body: Option<Vec<u8>>) -> Result<Vec<u8>, String> {
 // === impl Case ===
 
 impl Case {
-    /// Reads the id and the adapter, which decide whether the case is run. A skipped case may have
+    /// Reads the name and the adapter, which decide whether the case is run. A skipped case may have
     /// members that are not supported yet.
     pub(crate) fn names(line: &Json) -> Result<(String, String), String> {
         let text = |name| line.get(name).and_then(Json::as_str).ok_or_else(|| format!("no `{name}`"));
-        Ok((text("id")?, text("adapter")?))
+        Ok((case_name(&text("id")?, &text("basis").unwrap_or_default()), text("adapter")?))
     }
 
     /// Returns the distinct paths of the requests, without queries.
@@ -300,6 +300,17 @@ impl Call {
         };
         fields.end()?;
         Ok(call)
+    }
+}
+
+/// Returns the name of a case. The upstream of most cases simulates a server, and their names have the
+/// basis of its answers.
+fn case_name(id: &str, basis: &str) -> String {
+    match basis.split_once(':') {
+        Some(("observed", server)) => format!("{id} (recorded:{server})"),
+        Some(("code" | "docs" | "spec", server)) => format!("{id} (documented:{server})"),
+        None if basis == "derived" => format!("{id} (simulated)"),
+        _ => id.to_owned(),
     }
 }
 

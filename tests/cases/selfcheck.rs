@@ -137,6 +137,12 @@ fn format(hold: &mut impl FnMut(bool, &'static str)) {
     hold(read(r#""id":"X""#, r#""id":"X","id":"Y""#).is_err(), "a key twice fails the case");
     hold(read(r#"[{"c":"A","status":200}]"#, "[]").is_err(), "every client has an answer");
     hold(read(r#""for":["A"]"#, r#""for":["B"]"#).is_err(), "no other client has one");
+    let name = |basis: &str| {
+        let case = CASE.replace(r#""id":"X""#, &format!(r#""id":"X","basis":"{basis}""#));
+        json::parse(case.as_bytes()).and_then(|line| Case::names(&line)).map(|(name, _)| name).unwrap_or_default()
+    };
+    hold(name("observed:tei") == "X (recorded:tei)", "the name of a case says that its answers were recorded");
+    hold(name("docs:jina") == "X (documented:jina)" && name("rule") == "X", "or that they are documented, or neither");
     let paths = |path: &str| vec![path.to_owned()];
     hold(matches!(verdict("openai.completions", None), Ok(Verdict::Run)), "an adapter that is built is run");
     hold(verdict("nobody", None).is_err(), "an adapter that is not named fails the case");

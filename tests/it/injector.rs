@@ -6,6 +6,7 @@
 //! A case that is rejected has no output file. `UPDATE=1 cargo test --test it injector` rewrites
 //! the files.
 
+mod examples;
 mod golden;
 mod manifests;
 mod schemas;

@@ -5,6 +5,7 @@
 //! `UPDATE=1 cargo test --test it tidy` rewrites the generated parts of the pages. The tests need
 //! the tree and cargo, but no network.
 
+mod case_names;
 mod cycles;
 mod docs;
 mod faults;

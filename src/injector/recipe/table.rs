@@ -209,7 +209,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "tei",
         source: "https://huggingface.co/docs/text-embeddings-inference/cli_arguments",
-        merges: "/v1/embeddings and /embed are merged where that is faster: the server batches by itself",
+        merges: "calls are forwarded: the server batches by itself; a route with protocol TEI merges them",
         programs: &["text-embeddings-router"],
         images: &["huggingface/text-embeddings-inference"],
         listeners: HUGGING_FACE,
@@ -282,7 +282,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "triton",
         source: "https://github.com/triton-inference-server/server/blob/main/src/command_line_parser.cc",
-        merges: "V2 calls pass through unless a route of a policy enables merging",
+        merges: "V2 calls are merged up to the max_batch_size of their model, unless it has dynamic_batching",
         programs: &["tritonserver"],
         unmovable_flags: &["--reuse-http-port", "--reuse-grpc-port"],
         listeners: &[

@@ -12,7 +12,11 @@ use crate::shape::{
     UnbatchedIf,
 };
 
-/// The path that is recognised even if no policy names it.
+/// Paths that are recognised even if no policy names them. KServe's runtime of Hugging Face models
+/// serves the second.
+pub(crate) const PATHS: [&str; 2] = [PATH, "/openai/v1/completions"];
+/// The one of them whose calls are merged once the server is known to be no engine. KServe's list of
+/// models names no engine, so that one behind the other path would not be known.
 pub(crate) const PATH: &str = "/v1/completions";
 /// Last steps of the path, and last steps of the path of chat, which has the same ending.
 const SUFFIX: &str = "/completions";

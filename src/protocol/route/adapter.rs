@@ -124,7 +124,7 @@ impl Adapter {
             Self::BentoMl => (ProtocolLabel::BentoMl, Dialect::Problem, bentoml::batchable_api()),
             Self::Ollama => (ProtocolLabel::Ollama, Dialect::Error, ollama::embed()),
             Self::SgLang => (ProtocolLabel::SgLang, Dialect::OpenAi, sglang::generate()),
-            Self::Cohere => (ProtocolLabel::Cohere, Dialect::Problem, cohere::embed()),
+            Self::Cohere => (ProtocolLabel::Cohere, Dialect::Cohere, cohere::embed()),
             Self::Contextual => (ProtocolLabel::OpenAi, Dialect::OpenAi, contextual::embeddings()),
             Self::Pooling(route) => (ProtocolLabel::Pooling, Dialect::OpenAi, route.shape()),
             Self::Generation(format) => {
@@ -214,13 +214,14 @@ impl Adapter {
     pub(super) fn under(self, merge: MergeRule, path: &str) -> Self {
         let other = match (self, merge) {
             (Self::Completions | Self::Chat | Self::SgLang, MergeRule::Never) => Self::generation(path),
-            (Self::Generation(_), MergeRule::Always) => Self::merged_text(path),
+            (Self::Generation(_), MergeRule::Always) => completions::PATHS.contains(&path).then_some(Self::Completions),
             _ => None,
         };
         other.unwrap_or(self)
     }
 
-    /// Returns the adapter that merges calls for text at a path which no policy names.
+    /// Returns the adapter that merges calls for text at a path which no policy names, once the server
+    /// is known not to batch them by itself.
     pub(super) fn merged_text(path: &str) -> Option<Self> {
         (path == completions::PATH).then_some(Self::Completions)
     }

@@ -112,7 +112,7 @@ mod tests {
             ("/rerank", UnrecognisedCause::Reranking),
             ("/v2/repository/index", UnrecognisedCause::Management),
             ("/v1/models/m:explain", UnrecognisedCause::Unnamed),
-            ("/openai/v1/embeddings", UnrecognisedCause::Unnamed),
+            ("/ns/v1/embeddings", UnrecognisedCause::Unnamed),
             ("/v1/moderations", UnrecognisedCause::Unnamed),
             ("/ns/embed", UnrecognisedCause::Unnamed),
             ("/v2/embed", UnrecognisedCause::Unnamed),

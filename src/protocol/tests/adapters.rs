@@ -58,7 +58,7 @@ fn object(number: usize) -> String {
 }
 
 /// The formats of all adapters with a list of items.
-pub(super) const FORMATS: [WireFormat; 45] = [
+pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::BentoMl,
         path: "/encode",
@@ -242,6 +242,14 @@ pub(super) const FORMATS: [WireFormat; 45] = [
         call: |items| format!(r#"{{"query":"q","documents":{items}}}"#),
         result: |index, value| format!(r#"{{"index": {index},"value":{value}}}"#),
         response: |results| format!(r#"{{"results":{results}}}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::SgLang,
+        path: "/v1/rerank",
+        item: text,
+        call: |items| format!(r#"{{"query":"q","documents":{items}}}"#),
+        result: |index, value| format!(r#"{{"score":0.5,"document":{value},"index": {index},"meta_info":null}}"#),
+        response: str::to_owned,
     },
     WireFormat {
         protocol: RouteProtocol::SgLang,

@@ -40,7 +40,7 @@ fn completions_without_a_named_protocol_are_merged_once_the_server_is_known() {
     assert_eq!((merging.label, merging.generates_text()), (ProtocolLabel::OpenAi, true));
     assert_eq!(read(&merging, COMPLETIONS, r#"{"prompt":"a"}"#).unbatched_reason(), None);
     assert!(routes.queued_form(&merging, COMPLETIONS).unwrap().is_generation());
-    // Not below a prefix, for chat, or for what is merged anyway.
+    // Not below KServe's prefix, where no engine names itself, for chat, or for what is merged anyway.
     for path in ["/openai/v1/completions", "/v1/chat/completions", "/v1/embeddings"] {
         let endpoint = routes.recognise(&Method::POST, path).unwrap();
         assert!(routes.merging_form(&endpoint, path).is_none(), "{path}");
@@ -56,6 +56,22 @@ fn completions_without_a_named_protocol_are_merged_once_the_server_is_known() {
         let merging = routes.merging_form(&endpoint, COMPLETIONS);
         assert!(endpoint.is_generation() && merging.is_none(), "{protocol:?} {merge:?}");
     }
+}
+
+#[test]
+fn calls_below_the_prefix_of_kserve_are_those_of_openai() {
+    for merge in [MergeRule::Auto, MergeRule::Always, MergeRule::Never] {
+        let routes = super::routes(vec![route("/*", RouteProtocol::Auto, merge)]);
+        for path in ["/v1/embeddings", COMPLETIONS, "/v1/chat/completions"] {
+            let endpoint = |path: &str| routes.recognise(&Method::POST, path).unwrap();
+            let (plain, below) = (endpoint(path), endpoint(&format!("/openai{path}")));
+            assert!(Arc::ptr_eq(&plain, &below), "{path} {merge:?}");
+        }
+    }
+    let path = "/openai/v1/completions";
+    let always = endpoint_of(route(path, RouteProtocol::Auto, MergeRule::Always), path);
+    assert!(!always.is_generation());
+    assert_eq!(read(&always, path, r#"{"prompt":"a"}"#).unbatched_reason(), None);
 }
 
 #[test]

@@ -100,8 +100,39 @@ fn a_ranking_is_merged_under_one_query_and_without_a_maximum_of_results() {
         }
         assert_eq!(reason(protocol, "/rerank", r#"{"query":"q","documents":["a"],"top_n":null}"#), None);
     }
-    for protocol in [RouteProtocol::SgLang, RouteProtocol::Jina, RouteProtocol::Cohere, RouteProtocol::OpenAi] {
+    for protocol in [RouteProtocol::Jina, RouteProtocol::Cohere, RouteProtocol::OpenAi] {
         assert!(routes_of(&[("/*", protocol)]).recognise(&Method::POST, "/v1/rerank").is_none(), "{protocol:?}");
+    }
+}
+
+#[test]
+fn a_ranking_of_sglang_is_a_list_in_which_each_caller_keeps_its_own_documents() {
+    let route = (RouteProtocol::SgLang, "/v1/rerank");
+    let result = |score: &str, document: &str, index: usize| {
+        format!(
+            r#"{{"score":{score},"document":"{document}","index":{index},"meta_info":{{"id":"{document}0","prompt_tokens":4}}}}"#
+        )
+    };
+    let calls = [r#"{"query":"q","documents":["a","b"]}"#, r#"{"query":"q","documents":["c"]}"#];
+    let ranked = [result("0.9", "c", 2), result("0.5", "b", 1), result("0.5", "a", 0)];
+    let (sent, replies) = exchange(route, &calls, &format!("[{}]", ranked.join(",")));
+    assert_eq!(sent, r#"{"query":"q","documents":["a","b","c"]}"#);
+    let own =
+        [format!("[{},{}]", result("0.5", "b", 1), result("0.5", "a", 0)), format!("[{}]", result("0.9", "c", 0))];
+    assert_eq!(replies.unwrap(), own);
+
+    for body in [
+        r#"{"query":"q","documents":["a"],"top_n":1}"#,
+        r#"{"query":[{"type":"text","text":"q"}],"documents":["a"]}"#,
+        r#"{"query":"q","documents":[[{"type":"text","text":"a"}]]}"#,
+        r#"{"query":"q","documents":"a"}"#,
+    ] {
+        assert_eq!(reason(route.0, route.1, body), Some(UnmergeableReason::ItemForm), "{body}");
+    }
+    let endpoint = endpoint(route.1, route.0);
+    let call = |field: &str| read(&endpoint, route.1, &format!(r#"{{"query":"q","documents":["a"]{field}}}"#));
+    for field in [r#","instruct":"i""#, r#","return_documents":false"#] {
+        assert!(!may_share_batch(&call(""), &call(field)), "{field}");
     }
 }
 

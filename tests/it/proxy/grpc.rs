@@ -157,7 +157,7 @@ async fn rows_of_a_model_that_publishes_no_batch_size_are_sent_whole() {
 }
 
 #[tokio::test]
-async fn calls_are_merged_without_a_route_up_to_the_size_that_the_server_publishes() {
+async fn calls_are_merged_without_a_route_up_to_the_size_that_a_simulated_triton_publishes() {
     let mut hand = H2ScriptedServer::start().await;
     let (proxy, client) = start_with_published_size(&mut hand).await;
     let first = send_call(&client, b"a");

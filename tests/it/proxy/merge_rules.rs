@@ -142,7 +142,7 @@ async fn completions_are_merged_before_a_server_that_does_not_batch_by_itself() 
 }
 
 #[tokio::test]
-async fn completions_to_an_engine_that_names_itself_are_never_merged() {
+async fn completions_to_a_simulated_engine_that_names_itself_are_never_merged() {
     let vllm = r#"{"object":"list","data":[{"id":"m","object":"model","owned_by":"vllm"}]}"#;
     let sglang = r#"{"object":"list","data":[{"id":"m","owned_by":"sglang"}]}"#;
     let tgi = r#"{"model_id":"m","max_total_tokens":4096,"max_client_batch_size":4}"#;

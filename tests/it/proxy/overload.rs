@@ -176,10 +176,13 @@ async fn errors_have_the_dialect_of_their_route() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("unix:{}", folder.path().join("nobody").display());
     let generic = json!({"path": "/g", "protocol": "Generic", "generic": {"items": "/texts", "results": "/vectors"}});
-    let others = [PREDICT, "/v1/embeddings", "/embed"].map(|path| json!({"path": path}));
-    let routes: Vec<_> = others.into_iter().chain([generic]).collect();
+    let others = [PREDICT, "/v1/embeddings", "/embed", "/v1/messages", "/v2/chat"].map(|path| json!({"path": path}));
+    let cohere = json!({"path": "/v2/embed", "protocol": "Cohere"});
+    let routes: Vec<_> = others.into_iter().chain([generic, cohere]).collect();
     let proxy = super::setup::TestProxy::start_in_front_of(&url, json!({"routes": routes}));
     let open_ai = r#"{"error":{"message":"upstream not reachable","type":"upstream_refused","param":null,"code":503}}"#;
+    let anthropic = r#"{"type":"error","error":{"type":"overloaded_error","message":"upstream not reachable"}}"#;
+    let message = r#"{"message":"upstream not reachable"}"#;
     let problem = r#"{"type":"about:blank","title":"upstream not reachable","status":503,"detail":"upstream not reachable","code":"GRP3301","reason":"upstream_refused"}"#;
     let cases = [
         (PREDICT, instances(&[1]), r#"{"error":"upstream not reachable"}"#, "application/json"),
@@ -190,6 +193,9 @@ async fn errors_have_the_dialect_of_their_route() {
             r#"{"error":"upstream not reachable","error_type":"Overloaded"}"#,
             "application/json",
         ),
+        ("/v1/messages", json!({"messages": []}).to_string(), anthropic, "application/json"),
+        ("/v2/chat", json!({"messages": []}).to_string(), message, "application/json"),
+        ("/v2/embed", json!({"texts": ["a"]}).to_string(), message, "application/json"),
         ("/g", json!({"texts": ["a"]}).to_string(), problem, "application/problem+json"),
         ("/elsewhere", String::new(), problem, "application/problem+json"),
     ];

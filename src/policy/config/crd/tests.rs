@@ -237,6 +237,26 @@ fn every_example_policy_is_accepted_by_the_schema() {
 }
 
 #[test]
+fn every_policy_of_the_kubernetes_examples_is_accepted_by_schema_rules_and_loader() {
+    let kinds = Definition::all();
+    let mut policies = 0;
+    for (name, text) in files("examples/kubernetes") {
+        let is_own = |object: &Json| object["apiVersion"].as_str().is_some_and(|own| own.starts_with("groupage.dev/"));
+        for object in objects(&text).into_iter().filter(is_own) {
+            let kind = kinds.iter().find(|kind| object["kind"] == kind.name.as_str());
+            let kind = kind.unwrap_or_else(|| panic!("{name}: {} is no kind", object["kind"]));
+            assert_eq!(kind.wrong(&object, None), [""; 0], "{name}");
+            if kind.name == "BatchPolicy" {
+                let loaded = load(&object.to_string(), &name);
+                assert!(loaded.is_ok(), "{name}: {}", loaded.unwrap_err().render(false));
+            }
+            policies += 1;
+        }
+    }
+    assert!(policies >= 4, "{policies}");
+}
+
+#[test]
 fn the_schema_and_the_loader_refuse_the_same_keys_of_the_reference_policy() {
     let design = yaml_of(&examples());
     let kind = Definition::policy();

@@ -1,5 +1,5 @@
-//! A server that advertises that it batches by itself: its calls are passed through one by one,
-//! unless a route names its protocol.
+//! A simulated TEI, which advertises that it batches by itself: its calls are passed through one by
+//! one, unless a route names its protocol.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Look-up of the limits that a server publishes at `/info`: no call waits for it, whatever the
+//! Look-up of the limits that a simulated TEI publishes at `/info`: no call waits for it, whatever the
 //! server answers, and limits that are found apply to the first batch.
 
 use serde_json::{Value, json};
