@@ -200,7 +200,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "tgi",
         source: "https://huggingface.co/docs/text-generation-inference/reference/launcher",
-        merges: "calls pass through: the server batches by itself",
+        merges: "text is sent one by one: the server batches by itself; all others pass through",
         programs: &["text-generation-launcher"],
         images: &["huggingface/text-generation-inference"],
         listeners: HUGGING_FACE,
@@ -218,7 +218,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "llama.cpp",
         source: "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md",
-        merges: "/v1/embeddings is merged; chat and completions are sent one by one; all others pass through",
+        merges: "chat and completions are sent one by one; all others pass through, embeddings after two batches are tried",
         programs: &["llama-server"],
         images: &["ggml-org/llama.cpp", "ggerganov/llama.cpp"],
         // `common/arg.cpp` matches whole words only.
@@ -295,7 +295,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "tensorflow-serving",
         source: "https://github.com/tensorflow/serving/blob/master/tensorflow_serving/model_servers/main.cc",
-        merges: "predict, classify and regress over REST are merged; gRPC passes through",
+        merges: "predict over REST is merged; all others pass through unless a route of a policy enables merging",
         programs: &["tensorflow_model_server"],
         images: &["tensorflow/serving"],
         // The entry point of the image is a script that passes them on, and the last occurrence of
@@ -310,7 +310,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "kserve",
         source: "https://github.com/kserve/kserve/blob/master/python/kserve/kserve/model_server.py",
-        merges: "V1 predict and explain are merged; V2 and gRPC pass through",
+        merges: "V1 predict is merged; explain, V2 and gRPC pass through unless a route of a policy enables merging",
         modules: &[
             "sklearnserver",
             "xgbserver",

@@ -61,7 +61,7 @@ fn completions_without_a_named_protocol_are_merged_once_the_server_is_known() {
 #[test]
 fn calls_below_the_prefix_of_kserve_are_those_of_openai() {
     for merge in [MergeRule::Auto, MergeRule::Always, MergeRule::Never] {
-        let routes = super::routes(vec![route("/*", RouteProtocol::Auto, merge)]);
+        let routes = routes(vec![route("/*", RouteProtocol::Auto, merge)]);
         for path in ["/v1/embeddings", COMPLETIONS, "/v1/chat/completions"] {
             let endpoint = |path: &str| routes.recognise(&Method::POST, path).unwrap();
             let (plain, below) = (endpoint(path), endpoint(&format!("/openai{path}")));
