@@ -2,7 +2,8 @@
 //! callers that leave and callers that read slowly. None is misdelivered, reordered, or truncated
 //! without an error.
 //!
-//! `GROUPAGE_STREAM_LEDGER_CALLS` sets the number of calls: 1 000 by default, 10 000 in `just ledger`.
+//! `GROUPAGE_STREAM_LEDGER_CALLS` sets the number of calls: 1 000 by default, 10 000 in CI and in
+//! `just ledger`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
