@@ -355,3 +355,6 @@ impl Endpoint {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,11 +4,12 @@
 //! their answers, and the expected responses. Cases run one at a time: their windows are 20 ms, and
 //! concurrent cases would distort each other's timing.
 //!
-//! Without a file, the cases of `tests/data` run. The last line has the totals; the exit status is
-//! 0 if no case failed.
+//! Without a file, the cases of `tests/data` run. A table has the numbers of each adapter, and the
+//! last line has the totals; the exit status is 0 if no case failed.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a runner for people and scripts")]
 
+mod adapter_table;
 mod case;
 mod coding;
 mod http2;
@@ -22,14 +23,17 @@ mod settings;
 #[expect(dead_code, reason = "each test binary uses a part of the support")]
 mod support;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use adapter_table::AdapterTable;
 use case::Case;
 use settings::{Verdict, verdict};
-use support::json;
+use support::json::{self, Json};
 use support::report::{Options, Totals};
+
+/// Row of the table for files and lines that cannot be read, and thus name no adapter.
+const UNREADABLE: &str = "(unreadable)";
 
 fn main() -> ExitCode {
     let options = match Options::parse(std::env::args().skip(1), Path::new(env!("CARGO_BIN_EXE_groupage"))) {
@@ -73,28 +77,25 @@ fn committed() -> Vec<PathBuf> {
 
 async fn all(options: &Options) -> Totals {
     let files = if options.files.is_empty() { committed() } else { options.files.clone() };
-    let mut totals = Totals::default();
-    let mut skipped = BTreeMap::<String, usize>::new();
+    let mut table = AdapterTable::default();
     for file in files {
         let text = match std::fs::read(&file) {
             Ok(text) => text,
             Err(e) => {
                 println!("FAIL {}: {e}", file.display());
-                totals.failed += 1;
+                table.row(UNREADABLE).failed += 1;
                 continue;
             }
         };
         for (at, line) in text.split(|b| *b == b'\n').enumerate().filter(|(_, line)| !line.trim_ascii().is_empty()) {
             let place = format!("{}:{}", file.display(), at + 1);
-            match one(line, &place, options).await {
+            let (adapter, outcome) = one(line, &place, options).await;
+            match outcome {
                 Outcome::Unwanted => {}
-                Outcome::Passed => totals.passed += 1,
-                Outcome::Skipped(name) => {
-                    totals.skipped += 1;
-                    *skipped.entry(name).or_default() += 1;
-                }
+                Outcome::Passed => table.row(&adapter).passed += 1,
+                Outcome::Skipped => table.row(&adapter).skipped += 1,
                 Outcome::Failed(name, faults) => {
-                    totals.failed += 1;
+                    table.row(&adapter).failed += 1;
                     println!("FAIL {name}");
                     for fault in faults {
                         println!("  {fault}");
@@ -103,9 +104,10 @@ async fn all(options: &Options) -> Totals {
             }
         }
     }
-    for (name, count) in skipped {
-        println!("skipped {name}: {count}");
+    for line in table.lines() {
+        println!("{line}");
     }
+    let totals = table.totals();
     println!("{}", totals.line());
     totals
 }
@@ -113,27 +115,34 @@ async fn all(options: &Options) -> Totals {
 enum Outcome {
     Unwanted,
     Passed,
-    Skipped(String),
+    Skipped,
     Failed(String, Vec<String>),
 }
 
-async fn one(line: &[u8], place: &str, options: &Options) -> Outcome {
+/// Runs the case on a line. Also returns its adapter.
+async fn one(line: &[u8], place: &str, options: &Options) -> (String, Outcome) {
     let parsed = json::parse(line.trim_ascii()).and_then(|line| Case::names(&line).map(|names| (line, names)));
-    let (line, (id, adapter)) = match parsed {
-        Ok(parsed) => parsed,
-        Err(e) => return Outcome::Failed(place.to_owned(), vec![e]),
-    };
-    if !options.is_selected(&id) {
+    match parsed {
+        Ok((line, (id, adapter))) => {
+            let outcome = run_case(&line, (&id, &adapter), place, options).await;
+            (adapter, outcome)
+        }
+        Err(e) => (UNREADABLE.to_owned(), Outcome::Failed(place.to_owned(), vec![e])),
+    }
+}
+
+async fn run_case(line: &Json, (id, adapter): (&str, &str), place: &str, options: &Options) -> Outcome {
+    if !options.is_selected(id) {
         return Outcome::Unwanted;
     }
-    let paths = Case::paths(&line);
+    let paths = Case::paths(line);
     let name = format!("{id} [{adapter}] {place}");
-    match verdict(&adapter, line.get("config")) {
+    match verdict(adapter, line.get("config")) {
         Ok(Verdict::Run) => {}
-        Ok(Verdict::Skip(name)) => return Outcome::Skipped(name),
+        Ok(Verdict::Skip) => return Outcome::Skipped,
         Err(e) => return Outcome::Failed(name, vec![e]),
     }
-    let run = match Case::read(&line) {
+    let run = match Case::read(line) {
         Ok(case) => run::run(case, &paths, options).await,
         Err(e) => Err(e),
     };

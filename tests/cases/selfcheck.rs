@@ -1,11 +1,13 @@
 //! Self-check of the matching rules on examples, before any case runs. A runner that accepts
 //! everything would pass every case.
 
+use crate::adapter_table::AdapterTable;
 use crate::case::Case;
 use crate::matching::{Bindings, Mode, body, original, subset};
 use crate::open_inference_grpc::MessageKind;
 use crate::settings::{Settings, Verdict, verdict};
 use crate::support::json;
+use crate::support::report::Totals;
 use crate::support::wire::Headers;
 
 /// Returns the rules that do not hold.
@@ -21,6 +23,7 @@ pub(crate) fn run() -> Vec<&'static str> {
     placeholders(&mut hold);
     headers(&mut hold);
     format(&mut hold);
+    summary(&mut hold);
     broken
 }
 
@@ -156,4 +159,16 @@ fn format(hold: &mut impl FnMut(bool, &'static str)) {
         "mergeOver": {"fields": ["/d"]},
         "generic": {"items": "/t", "single": {"items": "/s"}, "cost": {"totals": ["/n"], "weights": "ListLen"}}});
     hold(policy.as_ref() == Ok(&want), "a generic declaration becomes a route");
+}
+
+fn summary(hold: &mut impl FnMut(bool, &'static str)) {
+    let mut table = AdapterTable::default();
+    hold(table.lines().is_empty(), "without a case there is no table");
+    table.row("tei").passed += 12;
+    table.row("core").failed += 1;
+    table.row("core").skipped += 2;
+    let lines =
+        ["adapter  passed  failed  skipped", "core          0       1        2", "tei          12       0        0"];
+    hold(table.lines() == lines, "the table is sorted by adapter, with aligned columns");
+    hold(table.totals() == Totals { passed: 12, failed: 1, skipped: 2 }, "the totals are the sums of the table");
 }

@@ -9,12 +9,12 @@ use crate::case::{Fields, strings};
 use crate::support::json::Json;
 
 /// Decision about running a case.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The adapter is supported.
     Run,
-    /// The adapter or a part of it is not supported. The case is counted under this name.
-    Skip(String),
+    /// The adapter is not supported.
+    Skip,
 }
 
 /// Adapters of the format, and whether they are supported.
@@ -73,7 +73,7 @@ pub(crate) fn verdict(adapter: &str, config: Option<&Json>) -> Result<Verdict, S
     if adapter != "oip.grpc" && config.is_some_and(|config| config.get("adapter").is_some()) {
         return Ok(Verdict::Run);
     }
-    Ok(if *built { Verdict::Run } else { Verdict::Skip(adapter.to_owned()) })
+    Ok(if *built { Verdict::Run } else { Verdict::Skip })
 }
 
 // === impl Settings ===

@@ -152,17 +152,28 @@ impl Client {
     }
 
     async fn read(&mut self, method: &str, answer: &mut Answer) -> Result<(), End> {
-        let status = loop {
-            match answer.status {
-                Some(status) => break status,
-                None => self.head(answer).await?,
-            }
-        };
+        let status = self.read_heads(answer).await?;
         let framing = wire::response_framing(method, status, &answer.headers)?;
         answer.trailers = self.wire.body(framing, &mut answer.body).await?;
         // A body that ends with the connection is indistinguishable from a truncated one. A proxy
         // that supports HTTP/1.1 never sends it to an HTTP/1.1 client.
         if framing == Framing::UntilClose { Err(End::Closed) } else { Ok(()) }
+    }
+
+    /// Reads response heads up to the final one, unless it has arrived already.
+    async fn read_heads(&mut self, answer: &mut Answer) -> Result<u16, End> {
+        loop {
+            match answer.status {
+                Some(status) => return Ok(status),
+                None => self.head(answer).await?,
+            }
+        }
+    }
+
+    /// Reads the response up to its final head, for a caller that reads the body later. If there is
+    /// no head, [`Client::receive`] reports why.
+    pub(crate) async fn receive_head(&mut self, answer: &mut Answer) {
+        self.read_heads(answer).await.ok();
     }
 
     /// Sends a request and reads its response on the same connection.

@@ -1,18 +1,20 @@
 //! A property of every adapter with a list of items and a list of results: merging and splitting
 //! give each call the same bytes as the server would have sent to it alone.
+//!
+//! `route::tests` checks that no adapter is left out. Tensors and conversations have properties of
+//! their own, in `v2::tests::round_trip`, `v2::grpc::tests::round_trip` and `chat`.
 
 use proptest::prelude::*;
-use strum::VariantArray as _;
 
 use super::*;
 
 /// The format of the calls and responses of an adapter on one path.
-pub(super) struct WireFormat {
-    pub(super) protocol: RouteProtocol,
-    pub(super) path: &'static str,
-    /// Formats an item. The number determines its value and its spelling; all items of a format may
-    /// share a batch.
-    pub(super) item: fn(usize) -> String,
+pub(crate) struct WireFormat {
+    pub(crate) protocol: RouteProtocol,
+    pub(crate) path: &'static str,
+    /// Formats an item, once for each kind of items. The number determines its value and its
+    /// spelling; all items of one kind may share a batch.
+    pub(super) items: &'static [fn(usize) -> String],
     /// Formats the body of a call with this list of items.
     pub(super) call: fn(&str) -> String,
     /// Formats a result with its index in the response.
@@ -33,6 +35,21 @@ fn text(number: usize) -> String {
         5 => format!("\"[{{\\\"{number}\""),
         6 => format!("\"\\ud800{number}\""),
         _ => format!("\" {number}\\n\\t \u{7f}\""),
+    }
+}
+
+/// Returns a list of one text.
+fn text_list(number: usize) -> String {
+    format!("[{} ]", text(number))
+}
+
+/// Returns a list of token ids, in one of several spellings.
+fn tokens(number: usize) -> String {
+    match number % 4 {
+        0 => format!("[{number}]"),
+        1 => format!("[ {number},7]"),
+        2 => format!("[0 ,{number}]"),
+        _ => format!("[{number},\n1,2]"),
     }
 }
 
@@ -57,12 +74,12 @@ fn object(number: usize) -> String {
     }
 }
 
-/// The formats of all adapters with a list of items.
-pub(super) const FORMATS: [WireFormat; 46] = [
+/// The formats of all adapters with a list of items, on each protocol that has them.
+pub(crate) const FORMATS: [WireFormat; 48] = [
     WireFormat {
         protocol: RouteProtocol::BentoMl,
         path: "/encode",
-        item: text,
+        items: &[text],
         call: |items| format!(r#"{{ "texts" :{items}}}"#),
         result: |_, value| value.to_owned(),
         response: str::to_owned,
@@ -70,7 +87,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::OpenAi,
         path: "/v1/completions",
-        item: text,
+        items: &[text, tokens],
         call: |items| format!(r#"{{"prompt" : {items},"n":1}}"#),
         result: |index, value| format!(r#"{{ "index":{index},"text":{value}}}"#),
         response: |results| format!(r#"{{"object":"text_completion","choices": {results} }}"#),
@@ -78,7 +95,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::OpenAi,
         path: "/v1/moderations",
-        item: text,
+        items: &[text],
         call: |items| format!(r#"{{"input":{items}}}"#),
         result: |_, value| format!(r#"{{"scores" :{value}}}"#),
         response: |results| format!("{{\"results\":{results}}}\n"),
@@ -86,7 +103,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Tei,
         path: "/embed_sparse",
-        item: text,
+        items: &[text, tokens],
         call: |items| format!(r#"{{"inputs": {items}}}"#),
         result: |_, value| format!("[{value}]"),
         response: str::to_owned,
@@ -94,7 +111,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Tei,
         path: "/embed_all",
-        item: text,
+        items: &[text, tokens],
         call: |items| format!(r#"{{"inputs": {items}}}"#),
         result: |_, value| format!("[{value}]"),
         response: str::to_owned,
@@ -102,7 +119,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Tei,
         path: "/predict",
-        item: |number| format!("[{}]", text(number)),
+        items: &[text_list],
         call: |items| format!(r#"{{"inputs": {items}}}"#),
         result: |_, value| format!("[{value}]"),
         response: str::to_owned,
@@ -110,7 +127,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Tei,
         path: "/rerank",
-        item: text,
+        items: &[text],
         call: |items| format!(r#"{{"query":"q","texts":{items}}}"#),
         result: |index, value| format!(r#"{{"index":{index},"score": {value}}}"#),
         response: str::to_owned,
@@ -118,7 +135,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Tei,
         path: "/similarity",
-        item: text,
+        items: &[text],
         call: |items| format!(r#"{{"inputs":{{"sentences":{items},"source_sentence":"s"}}}}"#),
         result: |_, value| value.len().to_string(),
         response: str::to_owned,
@@ -126,7 +143,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Tei,
         path: "/tokenize",
-        item: text,
+        items: &[text],
         call: |items| format!(r#"{{"inputs": {items}}}"#),
         result: |_, value| format!("[{value}]"),
         response: str::to_owned,
@@ -134,7 +151,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Tei,
         path: "/decode",
-        item: |number| format!("[{number}, 7]"),
+        items: &[tokens],
         call: |items| format!(r#"{{"ids":{items}}}"#),
         result: |_, value| format!("\"{}\"", value.len()),
         response: str::to_owned,
@@ -142,7 +159,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::MlFlow,
         path: "/invocations",
-        item: row,
+        items: &[row],
         call: |items| format!(r#"{{"dataframe_split":{{"columns":["a","b"],"data":{items}}}}}"#),
         result: |_, value| value.to_owned(),
         response: |results| format!(r#"{{"predictions": {results}}}"#),
@@ -150,7 +167,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::MlFlow,
         path: "/invocations",
-        item: object,
+        items: &[object],
         call: |items| format!(r#"{{"params":{{"k":1}},"dataframe_records":{items}}}"#),
         result: |_, value| value.to_owned(),
         response: |results| format!(r#"{{"predictions": {results}}}"#),
@@ -158,7 +175,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::MlFlow,
         path: "/invocations",
-        item: row,
+        items: &[row],
         call: |items| format!(r#"{{"inputs":{items}}}"#),
         result: |_, value| value.to_owned(),
         response: |results| format!(r#"{{"predictions": {results}}}"#),
@@ -166,7 +183,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Seldon,
         path: "/api/v1.0/predictions",
-        item: row,
+        items: &[row],
         call: |items| format!(r#"{{"data":{{"names":["a","b"],"ndarray":{items}}}}}"#),
         result: |_, value| value.to_owned(),
         response: |results| format!(r#"{{"data":{{"names":["p"],"ndarray":{results}}}}}"#),
@@ -174,7 +191,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::SageMaker,
         path: "/invocations",
-        item: text,
+        items: &[text],
         call: |items| format!(r#"{{"inputs":{items}}}"#),
         result: |_, value| value.to_owned(),
         response: str::to_owned,
@@ -182,7 +199,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::TfServing,
         path: "/v1/models/m:classify",
-        item: object,
+        items: &[object],
         call: |items| format!(r#"{{"examples":{items},"context":{{"c":1}}}}"#),
         result: |_, value| value.to_owned(),
         response: |results| format!(r#"{{ "results": {results} }}"#),
@@ -190,7 +207,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Ollama,
         path: "/api/embed",
-        item: text,
+        items: &[text],
         call: |items| format!(r#"{{"model":"m","input":{items}}}"#),
         result: |_, value| format!("[{value}]"),
         response: |results| format!(r#"{{"model":"m","embeddings":{results}}}"#),
@@ -198,7 +215,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Cohere,
         path: "/v1/embed",
-        item: text,
+        items: &[text],
         call: |items| format!(r#"{{"texts":{items}}}"#),
         result: |_, value| value.to_owned(),
         response: |results| format!(r#"{{"embeddings":{{"float":{results}}}}}"#),
@@ -206,7 +223,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Voyage,
         path: "/contextualizedembeddings",
-        item: |number| format!("[{} ]", text(number)),
+        items: &[text_list],
         call: |items| format!(r#"{{"inputs":{items}}}"#),
         result: |index, value| format!(r#"{{"index": {index},"value":{value}}}"#),
         response: |results| format!(r#"{{"object":"list","data":{results}}}"#),
@@ -214,7 +231,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Vllm,
         path: "/classify",
-        item: text,
+        items: &[text, tokens],
         call: |items| format!(r#"{{"model":"m","input":{items}}}"#),
         result: |index, value| format!(r#"{{"index": {index},"value":{value}}}"#),
         response: |results| format!(r#"{{"object":"list","data":{results}}}"#),
@@ -222,7 +239,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Vllm,
         path: "/pooling",
-        item: |number| format!("[{number}]"),
+        items: &[tokens, text],
         call: |items| format!(r#"{{"model":"m","input":{items}}}"#),
         result: |index, value| format!(r#"{{"index": {index},"value":{value}}}"#),
         response: |results| format!(r#"{{"object":"list","data":{results}}}"#),
@@ -230,7 +247,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Vllm,
         path: "/v1/score",
-        item: text,
+        items: &[text],
         call: |items| format!(r#"{{"text_1":{items},"text_2":{items}}}"#),
         result: |index, value| format!(r#"{{"index": {index},"value":{value}}}"#),
         response: |results| format!(r#"{{"object":"list","data":{results}}}"#),
@@ -238,7 +255,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Vllm,
         path: "/rerank",
-        item: text,
+        items: &[text],
         call: |items| format!(r#"{{"query":"q","documents":{items}}}"#),
         result: |index, value| format!(r#"{{"index": {index},"value":{value}}}"#),
         response: |results| format!(r#"{{"results":{results}}}"#),
@@ -254,7 +271,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::SgLang,
         path: "/score",
-        item: text,
+        items: &[text],
         call: |items| format!(r#"{{"query":"q","items":{items}}}"#),
         result: |_, value| format!("[{value}]"),
         response: |results| format!(r#"{{"scores":{results}}}"#),
@@ -262,7 +279,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Infinity,
         path: "/classify",
-        item: text,
+        items: &[text],
         call: |items| format!(r#"{{"model":"m","input":{items}}}"#),
         result: |_, value| format!("[{value}]"),
         response: |results| format!(r#"{{"object":"classify","data":{results}}}"#),
@@ -270,7 +287,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::OpenAi,
         path: "/v1/embeddings",
-        item: text,
+        items: &[text, tokens],
         call: |items| format!(r#"{{"model" : "m","input":{items}}}"#),
         result: |index, value| format!(r#"{{"index": {index},"embedding":{value}}}"#),
         response: |results| format!(r#"{{"object":"list" ,"data":{results},"model":"m"}}"#),
@@ -278,7 +295,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Vllm,
         path: "/v1/embeddings",
-        item: text,
+        items: &[text, tokens],
         call: |items| format!(r#"{{"model" : "m","input":{items}}}"#),
         result: |index, value| format!(r#"{{"index": {index},"embedding":{value}}}"#),
         response: |results| format!(r#"{{"object":"list" ,"data":{results},"model":"m"}}"#),
@@ -286,15 +303,23 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::SgLang,
         path: "/generate",
-        item: text,
+        items: &[text],
         call: |items| format!(r#"{{"text":{items},"sampling_params":{{"max_new_tokens":2}}}}"#),
         result: |_, value| format!(r#"{{"text": "x","meta_info":{{"id":{value}}}}}"#),
         response: str::to_owned,
     },
     WireFormat {
         protocol: RouteProtocol::SgLang,
+        path: "/generate",
+        items: &[tokens],
+        call: |items| format!(r#"{{"input_ids":{items},"sampling_params":{{"max_new_tokens":2}}}}"#),
+        result: |_, value| format!(r#"{{"text": "x","meta_info":{{"id":{value}}}}}"#),
+        response: str::to_owned,
+    },
+    WireFormat {
+        protocol: RouteProtocol::SgLang,
         path: "/v1/embeddings",
-        item: text,
+        items: &[text, tokens],
         call: |items| format!(r#"{{"model" : "m","input":{items}}}"#),
         result: |index, value| format!(r#"{{"index": {index},"embedding":{value}}}"#),
         response: |results| format!(r#"{{"object":"list" ,"data":{results},"model":"m"}}"#),
@@ -302,7 +327,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Infinity,
         path: "/embeddings",
-        item: text,
+        items: &[text, tokens],
         call: |items| format!(r#"{{"model" : "m","input":{items}}}"#),
         result: |index, value| format!(r#"{{"index": {index},"embedding":{value}}}"#),
         response: |results| format!(r#"{{"object":"list" ,"data":{results},"model":"m"}}"#),
@@ -310,7 +335,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Ollama,
         path: "/v1/embeddings",
-        item: text,
+        items: &[text, tokens],
         call: |items| format!(r#"{{"model" : "m","input":{items}}}"#),
         result: |index, value| format!(r#"{{"index": {index},"embedding":{value}}}"#),
         response: |results| format!(r#"{{"object":"list" ,"data":{results},"model":"m"}}"#),
@@ -318,7 +343,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Voyage,
         path: "/v1/embeddings",
-        item: text,
+        items: &[text, tokens],
         call: |items| format!(r#"{{"model" : "m","input":{items}}}"#),
         result: |index, value| format!(r#"{{"index": {index},"embedding":{value}}}"#),
         response: |results| format!(r#"{{"object":"list" ,"data":{results},"model":"m"}}"#),
@@ -326,7 +351,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Jina,
         path: "/v1/embeddings",
-        item: text,
+        items: &[text, tokens],
         call: |items| format!(r#"{{"model" : "m","input":{items}}}"#),
         result: |index, value| format!(r#"{{"index": {index},"embedding":{value}}}"#),
         response: |results| format!(r#"{{"object":"list" ,"data":{results},"model":"m"}}"#),
@@ -334,7 +359,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Tei,
         path: "/v1/embeddings",
-        item: text,
+        items: &[text, tokens],
         call: |items| format!(r#"{{"model" : "m","input":{items}}}"#),
         result: |index, value| format!(r#"{{"index": {index},"embedding":{value}}}"#),
         response: |results| format!(r#"{{"object":"list" ,"data":{results},"model":"m"}}"#),
@@ -342,7 +367,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Vllm,
         path: "/v1/completions",
-        item: text,
+        items: &[text, tokens],
         call: |items| format!(r#"{{"prompt" : {items},"return_token_ids":false}}"#),
         result: |index, value| format!(r#"{{ "index":{index},"text":{value}}}"#),
         response: |results| format!(r#"{{"object":"text_completion","choices": {results} }}"#),
@@ -350,15 +375,23 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::SgLang,
         path: "/v1/completions",
-        item: text,
+        items: &[text, tokens],
         call: |items| format!(r#"{{"prompt" : {items},"return_token_ids":false}}"#),
+        result: |index, value| format!(r#"{{ "index":{index},"text":{value}}}"#),
+        response: |results| format!(r#"{{"object":"text_completion","choices": {results} }}"#),
+    },
+    WireFormat {
+        protocol: RouteProtocol::Tgi,
+        path: "/v1/completions",
+        items: &[text],
+        call: |items| format!(r#"{{"prompt" : {items},"temperature":0}}"#),
         result: |index, value| format!(r#"{{ "index":{index},"text":{value}}}"#),
         response: |results| format!(r#"{{"object":"text_completion","choices": {results} }}"#),
     },
     WireFormat {
         protocol: RouteProtocol::KServeV1,
         path: "/v1/models/m:predict",
-        item: row,
+        items: &[row],
         call: |items| format!(r#"{{"instances":{items}, "signature_name" :"s"}}"#),
         result: |_, value| value.to_owned(),
         response: |results| format!(r#"{{ "predictions": {results} }}"#),
@@ -366,7 +399,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::KServeV1,
         path: "/v1/models/m:explain",
-        item: object,
+        items: &[object],
         call: |items| format!(r#"{{"instances":{items}, "signature_name" :"s"}}"#),
         result: |_, value| value.to_owned(),
         response: |results| format!(r#"{{ "explanations": {results} }}"#),
@@ -374,7 +407,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::TfServing,
         path: "/v1/models/m:predict",
-        item: text,
+        items: &[text],
         call: |items| format!(r#"{{"instances":{items}, "signature_name" :"s"}}"#),
         result: |_, value| value.to_owned(),
         response: |results| format!(r#"{{ "predictions": {results} }}"#),
@@ -382,7 +415,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::TfServing,
         path: "/v1/models/m:explain",
-        item: row,
+        items: &[row],
         call: |items| format!(r#"{{"instances":{items}, "signature_name" :"s"}}"#),
         result: |_, value| value.to_owned(),
         response: |results| format!(r#"{{ "explanations": {results} }}"#),
@@ -390,7 +423,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::TfServing,
         path: "/v1/models/m:regress",
-        item: object,
+        items: &[object],
         call: |items| format!(r#"{{"examples":{items}, "signature_name" :"s"}}"#),
         result: |_, value| value.to_owned(),
         response: |results| format!(r#"{{ "results": {results} }}"#),
@@ -398,7 +431,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Tei,
         path: "/embed",
-        item: text,
+        items: &[text, tokens],
         call: |items| format!(r#"{{"inputs": {items}, "truncate":true}}"#),
         result: |_, value| format!("[{value}]"),
         response: str::to_owned,
@@ -406,7 +439,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::SgLang,
         path: "/classify",
-        item: text,
+        items: &[text],
         call: |items| format!(r#"{{"model":"m","input":{items}}}"#),
         result: |index, value| format!(r#"{{"index": {index},"value":{value}}}"#),
         response: |results| format!(r#"{{"object":"list","data":{results}}}"#),
@@ -414,7 +447,7 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Infinity,
         path: "/rerank",
-        item: text,
+        items: &[text],
         call: |items| format!(r#"{{"query":"q","documents":{items}}}"#),
         result: |index, value| format!(r#"{{"index": {index},"value":{value}}}"#),
         response: |results| format!(r#"{{"results":{results}}}"#),
@@ -422,17 +455,12 @@ pub(super) const FORMATS: [WireFormat; 46] = [
     WireFormat {
         protocol: RouteProtocol::Generic,
         path: "/g",
-        item: object,
+        items: &[object],
         call: |items| format!(r#"{{"in" : {{"rows":{items}}}}}"#),
         result: |_, value| value.to_owned(),
         response: |results| format!(r#"{{"out" :{{"rows": {results} }} }}"#),
     },
 ];
-
-/// Labels of calls without a list of items. Those of KServe V2 have tensors, which
-/// `v2::tests::round_trip` and `v2::grpc::tests::round_trip` test; the others are not merged.
-const OTHER_LABELS: [ProtocolLabel; 4] =
-    [ProtocolLabel::OpenInferenceV2, ProtocolLabel::OpenInferenceGrpc, ProtocolLabel::Generation, ProtocolLabel::None];
 
 /// Formats values as a list with the given white space.
 pub(super) fn list_of(values: &[String], blank: &str) -> String {
@@ -440,7 +468,7 @@ pub(super) fn list_of(values: &[String], blank: &str) -> String {
 }
 
 /// Generates results in spellings that have to be copied unchanged.
-fn value() -> impl Strategy<Value = String> {
+pub(super) fn value() -> impl Strategy<Value = String> {
     prop_oneof![
         "-?(0|[1-9][0-9]{0,18})(\\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3})?",
         r#""([ -!#-\[\]-~]|ä|😀|\\n|\\"|\\\\|\\ud800){0,12}""#,
@@ -450,7 +478,7 @@ fn value() -> impl Strategy<Value = String> {
 }
 
 /// Generates values of a field that no adapter knows.
-fn unknown() -> impl Strategy<Value = String> {
+pub(super) fn unknown() -> impl Strategy<Value = String> {
     prop_oneof![
         "-?(0|[1-9][0-9]{0,30})(\\.[0-9]{1,18})?",
         r#""([ -!#-\[\]-~]|ä|😀|\\n|\\"|\\\\|\\ud800){0,12}""#,
@@ -475,12 +503,47 @@ pub(super) fn with_field(call: &str, field: &str) -> String {
     format!("{{{field},{}", call.strip_prefix('{').unwrap())
 }
 
-#[test]
-fn every_adapter_with_a_list_of_items_has_a_format() {
-    let labels: Vec<ProtocolLabel> = FORMATS.iter().map(|format| endpoint_of_format(format).label).collect();
-    for label in ProtocolLabel::VARIANTS {
-        assert!(labels.contains(label) != OTHER_LABELS.contains(label), "{label:?}");
+/// Merges calls with these results, each with the number of its item, and splits the response to
+/// the batch. `field` is one that no adapter knows.
+fn check_round_trip(
+    format: &WireFormat,
+    item: fn(usize) -> String,
+    results: &[Vec<(usize, String)>],
+    (blank, field): (&str, &str),
+) -> Result<(), TestCaseError> {
+    let endpoint = endpoint_of_format(format);
+    let format_call = |items: &[String], blank: &str| {
+        let call = (format.call)(&list_of(items, blank));
+        // A call to BentoML is merged only if it has no field beside the items.
+        if format.protocol == RouteProtocol::BentoMl { call } else { with_field(&call, field) }
+    };
+    let format_items = |own: &[(usize, String)]| own.iter().map(|(number, _)| item(*number)).collect::<Vec<String>>();
+    let calls: Vec<Call> =
+        results.iter().map(|own| read(&endpoint, format.path, &format_call(&format_items(own), blank))).collect();
+    for call in &calls {
+        prop_assert!(
+            call.unbatched_reason().is_none(),
+            "{} {:?} {:?}",
+            format.path,
+            call.unbatched_reason(),
+            call.body
+        );
+        prop_assert!(call.merge == calls[0].merge, "{} {:?} {:?}", format.path, call.body, calls[0].body);
     }
+    let members: Vec<&Call> = calls.iter().collect();
+    let sent = endpoint.write_batch(&members, None);
+    // The batch has the items of all calls in their original order.
+    let all = format_items(&results.concat());
+    prop_assert_eq!(one_spelling(&sent.body), one_spelling(format_call(&all, "").as_bytes()));
+
+    let results: Vec<Vec<String>> =
+        results.iter().map(|own| own.iter().map(|(_, value)| value.clone()).collect()).collect();
+    let response = (format.response)(&list_of(&results_of(format, &results.concat()), blank));
+    let replies = split(&endpoint, &members, &response).unwrap();
+    for (own, body) in results.iter().zip(bodies(&replies)) {
+        prop_assert_eq!(body, (format.response)(&list_of(&results_of(format, own), blank)));
+    }
+    Ok(())
 }
 
 proptest! {
@@ -496,33 +559,8 @@ proptest! {
     ) {
         let field = format!("\"\\u0078x\"{blank}:{unknown}");
         for format in &FORMATS {
-            let endpoint = endpoint_of_format(format);
-            let format_call = |items: &[String], blank: &str| {
-                let call = (format.call)(&list_of(items, blank));
-                // A call to BentoML is merged only if it has no field beside the items.
-                if format.protocol == RouteProtocol::BentoMl { call } else { with_field(&call, &field) }
-            };
-            let calls: Vec<Call> = results.iter().map(|own| {
-                let items: Vec<String> = own.iter().map(|(number, _)| (format.item)(*number)).collect();
-                read(&endpoint, format.path, &format_call(&items, &blank))
-            }).collect();
-            for call in &calls {
-                prop_assert!(call.unbatched_reason().is_none(), "{} {:?} {:?}", format.path, call.unbatched_reason(), call.body);
-                prop_assert!(call.merge == calls[0].merge, "{} {:?} {:?}", format.path, call.body, calls[0].body);
-            }
-            let members: Vec<&Call> = calls.iter().collect();
-            let sent = endpoint.write_batch(&members, None);
-            // The batch has the items of all calls in their original order.
-            let all: Vec<String> = results.iter().flatten().map(|(number, _)| (format.item)(*number)).collect();
-            prop_assert_eq!(one_spelling(&sent.body), one_spelling(format_call(&all, "").as_bytes()));
-
-            let results: Vec<Vec<String>> =
-                results.iter().map(|own| own.iter().map(|(_, value)| value.clone()).collect()).collect();
-            let flat: Vec<String> = results.iter().flatten().cloned().collect();
-            let response = (format.response)(&list_of(&results_of(format, &flat), &blank));
-            let replies = split(&endpoint, &members, &response).unwrap();
-            for (own, body) in results.iter().zip(bodies(&replies)) {
-                prop_assert_eq!(body, (format.response)(&list_of(&results_of(format, own), &blank)));
+            for item in format.items {
+                check_round_trip(format, *item, &results, (&blank, &field))?;
             }
         }
     }

@@ -1,5 +1,8 @@
 //! The batch form of chat: which calls share it, and the response that each caller gets.
 
+use proptest::prelude::*;
+
+use super::adapters::{list_of, unknown, value};
 use super::*;
 
 const PATH: &str = "/v1/chat/completions";
@@ -96,4 +99,61 @@ fn the_weight_of_a_conversation_grows_with_its_text() {
     let endpoint = vllm();
     let weight = |content: &str| read(&endpoint, PATH, &chat(content)).weight.sum;
     assert!(weight(&"word ".repeat(400)) > weight("word") + 400);
+}
+
+/// Returns a conversation that would change if it were parsed and printed, or that contains the
+/// delimiters of a list.
+fn conversation(number: usize) -> String {
+    match number % 4 {
+        0 => format!(r#"[{{"role":"user","content":"t{number}"}}]"#),
+        1 => format!(r#"[ {{"content" : "\u00e4]}}\"{number}" ,"role":"user"}} ]"#),
+        2 => format!(
+            "[{{\"role\":\"system\",\"content\":\"汉\\ud800\"}},\n{{\"content\":[{{\"type\":\"text\",\"text\":\"{number}\"}}]}}]"
+        ),
+        _ => format!(r#"[{{"role":"user","content":null,"n":{number}.50e0}}]"#),
+    }
+}
+
+proptest! {
+    /// Splitting the response to the batch form yields the bytes that each call would have received
+    /// alone. A response to one call has no token ids.
+    #[test]
+    fn splitting_undoes_merging_for_conversations(
+        results in prop::collection::vec((1..1000_usize, value(), 0..4_usize), 2..6),
+        turn in 0..6_usize,
+        blank in "[ \n]{0,2}",
+        unknown in unknown(),
+    ) {
+        let endpoint = vllm();
+        let field = format!("\"\\u0078x\"{blank}:{unknown}");
+        let calls: Vec<Call> = results.iter().map(|(number, ..)| {
+            read(&endpoint, PATH, &format!("{{{field},\"messages\"{blank}:{}}}", conversation(*number)))
+        }).collect();
+        for call in &calls {
+            prop_assert_eq!(call.unbatched_reason(), None, "{:?}", call.body);
+            prop_assert!(call.merge == calls[0].merge, "{:?} {:?}", call.body, calls[0].body);
+        }
+        let members: Vec<&Call> = calls.iter().collect();
+        let sent = endpoint.write_batch(&members, None);
+        let conversations: Vec<String> = results.iter().map(|(number, ..)| conversation(*number)).collect();
+        let batch = format!("{{{field},\"messages\":{},\"return_token_ids\":true}}", list_of(&conversations, ""));
+        prop_assert_eq!(one_spelling(&sent.body), one_spelling(batch.as_bytes()));
+
+        let choice = |index: usize, content: &str, ids: &str| {
+            format!(r#"{{"index" :{index},"message":{{"role":"assistant","content":{content}}},"token_ids":{ids} }}"#)
+        };
+        let response = |choices: &[String]| {
+            let choices = list_of(choices, &blank);
+            format!(r#"{{"object":"chat.completion" ,"choices":{choices},"prompt_token_ids":null}}"#)
+        };
+        let mut choices: Vec<String> = results.iter().enumerate().map(|(index, (_, content, tokens))| {
+            choice(index, content, &format!("{:?}", vec![7; *tokens]))
+        }).collect();
+        // The order of the choices is that of their indexes.
+        choices.rotate_left(turn % results.len());
+        let replies = split(&endpoint, &members, &response(&choices)).unwrap();
+        for ((_, content, _), body) in results.iter().zip(bodies(&replies)) {
+            prop_assert_eq!(body, response(&[choice(0, content, "null")]));
+        }
+    }
 }

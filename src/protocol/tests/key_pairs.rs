@@ -7,86 +7,10 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedMutRandom as _, IndexedRandom as _, SliceRandom as _};
 use rand::{Rng as _, SeedableRng as _};
 
+use self::formats::{FORMATS, KeyFormat};
 use super::*;
 
-/// The calls of one adapter.
-struct KeyFormat {
-    protocol: RouteProtocol,
-    paths: [&'static str; 2],
-    /// Name of the items.
-    items: &'static str,
-    /// Lists of items, one for each class. Lists with the same class have the same length.
-    classes: &'static [[&'static str; 3]],
-}
-
-const TEXTS: [&str; 3] = [r#"["a","b"]"#, r#"[ "\u0061" , "longer, \"text\" [" ]"#, "[\"汉\",\n\"]}\"]"];
-const TOKENS: [&str; 3] = ["[[1,2],[3]]", "[ [7] , [8, 9] ]", "[[0],[1]]"];
-const INTEGERS: [&str; 3] = ["[[1,2],[3,4]]", "[ [-7 , 0],[8, 9] ]", "[[0,1],[1,0]]"];
-const FLOATS: [&str; 3] = ["[[1.0,2.5],[3.5,4e1]]", "[ [-7.0 , 0.5],[8e0, 9.1] ]", "[[0.0,1.0],[1.0,-0.0]]"];
-const WIDER: [&str; 3] = ["[[1,2,3],[3,4,5]]", "[ [-7 , 0,1],[8, 9, 1] ]", "[[0,1,0],[1,0,0]]"];
-const OBJECTS: [&str; 3] = [
-    r#"[{"x":1,"y":2},{"x":0,"y":1}]"#,
-    r#"[ {"x":3, "y" :1},{"x":2,"y":9}]"#,
-    r#"[{"\u0078":1,"y":2},{"x":0,"y":1}]"#,
-];
-const REORDERED: [&str; 3] = [
-    r#"[{"y":1,"x":2},{"y":0,"x":1}]"#,
-    r#"[ {"y":3, "x" :1},{"y":2,"x":9}]"#,
-    r#"[{"y":1,"\u0078":2},{"y":0,"x":1}]"#,
-];
-const STRINGS: [&str; 3] = [r#"[["a","b"],["c","d"]]"#, r#"[["", "b"],["c","\n"]]"#, r#"[["1","2"],["c","d"]]"#];
-
-const FORMATS: [KeyFormat; 9] = [
-    KeyFormat {
-        protocol: RouteProtocol::OpenAi,
-        paths: ["/v1/embeddings", "/x/v1/embeddings"],
-        items: "input",
-        classes: &[TEXTS, TOKENS],
-    },
-    KeyFormat {
-        protocol: RouteProtocol::OpenAi,
-        paths: ["/v1/completions", "/x/v1/completions"],
-        items: "prompt",
-        classes: &[TEXTS, TOKENS],
-    },
-    KeyFormat {
-        protocol: RouteProtocol::Vllm,
-        paths: ["/classify", "/x/classify"],
-        items: "input",
-        classes: &[TEXTS, TOKENS],
-    },
-    KeyFormat {
-        protocol: RouteProtocol::KServeV1,
-        paths: ["/v1/models/m:predict", "/v1/models/n:predict"],
-        items: "instances",
-        classes: &[TEXTS, INTEGERS, FLOATS, WIDER, OBJECTS, STRINGS],
-    },
-    KeyFormat {
-        protocol: RouteProtocol::TfServing,
-        paths: ["/v1/models/m:predict", "/v1/models/m/versions/2:predict"],
-        items: "instances",
-        classes: &[TEXTS, INTEGERS, FLOATS, WIDER, OBJECTS, STRINGS],
-    },
-    KeyFormat {
-        protocol: RouteProtocol::MlFlow,
-        paths: ["/invocations", "/x/invocations"],
-        items: "dataframe_records",
-        classes: &[OBJECTS, REORDERED],
-    },
-    KeyFormat { protocol: RouteProtocol::Cohere, paths: ["/v1/embed", "/v2/embed"], items: "texts", classes: &[TEXTS] },
-    KeyFormat {
-        protocol: RouteProtocol::SgLang,
-        paths: ["/generate", "/x/generate"],
-        items: "text",
-        classes: &[TEXTS],
-    },
-    KeyFormat {
-        protocol: RouteProtocol::Ollama,
-        paths: ["/api/embed", "/x/api/embed"],
-        items: "input",
-        classes: &[TEXTS],
-    },
-];
+pub(crate) mod formats;
 
 /// Headers that must be equal, each with values.
 const HEADERS: [&str; 12] = [
@@ -145,6 +69,10 @@ struct GeneratedCall {
     host: &'static str,
     headers: Vec<(&'static str, &'static str)>,
     fields: Vec<(&'static str, &'static str)>,
+    /// The fields that the format requires.
+    required: Vec<(&'static str, &'static str)>,
+    /// Index of the names of the items.
+    position: usize,
     class: usize,
 }
 
@@ -167,6 +95,12 @@ fn pick_other<T: Copy + PartialEq>(random: &mut StdRng, from: &[T], than: T) -> 
     }
 }
 
+/// Returns another index below `count`, or `None` if there is no other one.
+fn pick_index(random: &mut StdRng, count: usize, than: usize) -> Option<usize> {
+    let others: Vec<usize> = (0..count).filter(|index| *index != than).collect();
+    others.choose(random).copied()
+}
+
 // === impl PairGenerator ===
 
 impl PairGenerator<'_> {
@@ -175,7 +109,7 @@ impl PairGenerator<'_> {
         let count = random.random_range(0..4);
         let headers = HEADERS.choose_multiple(random, count).copied().collect::<Vec<_>>();
         let headers = headers.into_iter().map(|name| (name, pick(random, &HEADER_VALUES))).collect();
-        let count = random.random_range(0..4);
+        let count = if self.format.takes_fields { random.random_range(0..4) } else { 0 };
         let fields = FIELDS.choose_multiple(random, count).copied().collect::<Vec<_>>();
         let fields = fields.into_iter().map(|name| (name, pick(random, &VALUES))).collect();
         GeneratedCall {
@@ -184,6 +118,8 @@ impl PairGenerator<'_> {
             host: pick(random, &HOSTS),
             headers,
             fields,
+            required: self.format.required.iter().map(|&(name, values)| (name, pick(random, values))).collect(),
+            position: random.random_range(0..self.format.positions.len()),
             class: random.random_range(0..self.format.classes.len()),
         }
     }
@@ -195,7 +131,7 @@ impl PairGenerator<'_> {
         let absent = |all: &[&'static str], present: Vec<&str>| -> Vec<&'static str> {
             all.iter().copied().filter(|name| !present.contains(name)).collect()
         };
-        match random.random_range(0..12) {
+        match random.random_range(0..14) {
             0 => call.path = pick_other(random, &self.format.paths, call.path),
             1 => call.query = pick_other(random, &QUERIES, call.query),
             2 => call.host = pick_other(random, &HOSTS, call.host),
@@ -216,6 +152,7 @@ impl PairGenerator<'_> {
                 call.fields.push((pick(random, &absent), value));
                 return Some("the name of a field");
             }
+            8 if !self.format.takes_fields => return None,
             8 => {
                 let absent = absent(&FIELDS, call.fields.iter().map(|(name, _)| *name).collect());
                 call.fields.push((pick(random, &absent), pick(random, &VALUES)));
@@ -226,9 +163,18 @@ impl PairGenerator<'_> {
                 *value = pick_other(random, &VALUES, *value);
                 return Some("the value of a field");
             }
+            11 => {
+                let (name, value) = call.required.choose_mut(random)?;
+                let &(_, values) = self.format.required.iter().find(|(own, _)| *own == *name)?;
+                *value = pick_other(random, values, *value);
+                return Some("a required field");
+            }
+            12 => {
+                call.position = pick_index(random, self.format.positions.len(), call.position)?;
+                return Some("the names of the items");
+            }
             _ => {
-                let classes: Vec<usize> = (0..self.format.classes.len()).filter(|class| *class != call.class).collect();
-                call.class = *classes.choose(random)?;
+                call.class = pick_index(random, self.format.classes.len(), call.class)?;
                 return Some("the class of the items");
             }
         }
@@ -240,8 +186,8 @@ impl PairGenerator<'_> {
         let random = &mut self.random;
         let blank = |random: &mut StdRng| pick(random, &["", " ", "\n", "\t  "]);
         let items = pick(random, &self.format.classes[call.class]);
-        let mut members: Vec<(&str, &str)> = call.fields.clone();
-        members.push((self.format.items, items));
+        let mut members: Vec<(&str, &str)> = [&call.fields[..], &call.required[..]].concat();
+        members.extend(self.format.positions[call.position].iter().map(|name| (*name, items)));
         members.shuffle(random);
         let mut body = format!("{}{{", blank(random));
         for (place, (name, value)) in members.iter().enumerate() {
@@ -271,7 +217,7 @@ fn calls_that_differ_in_one_thing_that_must_be_equal_never_share_a_batch() {
     let pairs = pairs() / FORMATS.len();
     let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
     for (seed, format) in (0..).zip(&FORMATS) {
-        let endpoint = endpoint_of(rules("/*", format.protocol), format.paths[0]);
+        let endpoint = endpoint_of(format.rules(), format.paths[0]);
         let mut generator = PairGenerator { format, random: StdRng::seed_from_u64(seed) };
         let mut done = 0;
         while done < pairs {
@@ -308,5 +254,5 @@ fn calls_that_differ_in_one_thing_that_must_be_equal_never_share_a_batch() {
             done += 1;
         }
     }
-    assert!(kinds.len() == 7 && kinds.values().all(|count| *count > pairs / 8), "{kinds:?}");
+    assert!(kinds.len() == 9 && kinds.values().all(|count| *count > pairs / 8), "{kinds:?}");
 }

@@ -5,7 +5,8 @@
 use super::adapters::{FORMATS, WireFormat, endpoint_of_format, list_of, results_of, with_field};
 use super::*;
 
-/// Numbers of two items. All formats of items write a multiple of 24 in decimal.
+/// Numbers of two items, which are of the first kind of a format. All kinds write a multiple of 24
+/// in decimal.
 const NUMBERS: [usize; 2] = [739_182_624, 518_207_496];
 const OVERLOADS: [u16; 2] = [429, 503];
 
@@ -42,7 +43,7 @@ impl SharedPair {
     fn new(format: &WireFormat) -> Self {
         let endpoint = endpoint_of_format(format);
         let calls = NUMBERS.map(|number| {
-            let item = (format.item)(number);
+            let item = format.items[0](number);
             assert!(item.contains(&number.to_string()), "{item}");
             read(&endpoint, format.path, &(format.call)(&list_of(&[item], "")))
         });

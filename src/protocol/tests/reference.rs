@@ -5,7 +5,7 @@ use super::*;
 const PAGE: &str = include_str!("../../../docs/servers.md");
 
 /// Protocols by their names in a policy.
-const PROTOCOLS: [(&str, RouteProtocol); 21] = [
+pub(crate) const PROTOCOLS: [(&str, RouteProtocol); 21] = [
     ("Auto", RouteProtocol::Auto),
     ("PassThrough", RouteProtocol::PassThrough),
     ("Generic", RouteProtocol::Generic),

@@ -1,19 +1,36 @@
 //! Generated calls of every datatype and form: a batch that is answered with its own inputs gives
-//! each member its own inputs again.
+//! each member its own inputs again. Both places of the length of a document are tested: a header,
+//! and the content type, as on `SageMaker`.
+
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use proptest::prelude::*;
 
 use super::super::binary::HEADER_LENGTH;
 use super::{PATH, read_binary, v2};
-use crate::tests::read;
-use crate::{BatchResponse, Call, UnbatchedEvidence};
+use crate::tests::{read, routes_of};
+use crate::{BatchResponse, Call, DigestKey, Endpoint, RouteProtocol, UnbatchedEvidence};
 
 const DATATYPES: [&str; 14] = [
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BF16",
     "BYTES",
 ];
+
+const SAGEMAKER_PATH: &str = "/invocations";
+/// Content type of Triton on `SageMaker`, without the number at its end.
+const FRAMING_TYPE: &str = "application/vnd.sagemaker-triton.binary+json;json-header-size=";
+
+/// A server with the Open Inference Protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TensorServer {
+    /// The length of the document before tensors in binary form is a header.
+    Plain,
+    /// The length of any document is in the content type.
+    SageMaker,
+}
 
 /// Form in which an input has its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +64,10 @@ fn signature() -> impl Strategy<Value = Signature> {
         }
         Signature { inputs, space }
     })
+}
+
+fn server() -> impl Strategy<Value = TensorServer> {
+    prop_oneof![Just(TensorServer::Plain), Just(TensorServer::SageMaker)]
 }
 
 /// Returns a scalar of a datatype with a spelling that a parser would not keep.
@@ -113,22 +134,74 @@ fn write(name: &str, signature: &Signature, rows: usize, seed: u64) -> (String, 
     (format!("{{\"{name}\":{space}[{}]{space}}}{space}", tensors.join(&format!(",{space}"))), tail)
 }
 
-fn call(signature: &Signature, rows: usize, seed: u64) -> Call {
-    let (doc, tail) = write("inputs", signature, rows, seed);
-    if signature.inputs.iter().any(|(_, form, _)| *form == InputForm::Binary) {
-        return read_binary(&v2(), doc.len(), [doc.as_bytes(), &tail].concat());
+fn sagemaker() -> Arc<Endpoint> {
+    // Calls of two endpoints never share a batch.
+    static ENDPOINT: LazyLock<Arc<Endpoint>> = LazyLock::new(|| {
+        let routes = routes_of(&[(SAGEMAKER_PATH, RouteProtocol::SageMaker)]);
+        let texts = routes.recognise(&Method::POST, SAGEMAKER_PATH).unwrap();
+        routes.tensor_form(&texts, &TensorServer::SageMaker.head(1)).unwrap()
+    });
+    Arc::clone(&ENDPOINT)
+}
+
+// === impl TensorServer ===
+
+impl TensorServer {
+    fn endpoint(self) -> Arc<Endpoint> {
+        match self {
+            Self::Plain => v2(),
+            Self::SageMaker => sagemaker(),
+        }
     }
-    read(&v2(), PATH, &doc)
+
+    /// Returns the headers of a message with a document of this length.
+    fn head(self, length: usize) -> HeaderMap {
+        let (name, value) = match self {
+            Self::Plain => (HEADER_LENGTH, length.to_string()),
+            Self::SageMaker => (CONTENT_TYPE, format!("{FRAMING_TYPE}{length}")),
+        };
+        HeaderMap::from_iter([(name, HeaderValue::from_str(&value).unwrap())])
+    }
+
+    /// Returns the length of the document of a message; `None` if the message is nothing else.
+    fn document_len(self, headers: &HeaderMap) -> Option<usize> {
+        let text = match self {
+            Self::Plain => headers.get(HEADER_LENGTH)?.to_str().unwrap(),
+            Self::SageMaker => headers[CONTENT_TYPE].to_str().unwrap().strip_prefix(FRAMING_TYPE).unwrap(),
+        };
+        Some(text.parse().unwrap())
+    }
+
+    /// Reads a call with a document of this length.
+    fn read(self, length: Option<usize>, body: Vec<u8>) -> Call {
+        match (self, length) {
+            (Self::Plain, Some(length)) => read_binary(&v2(), length, body),
+            (Self::Plain, None) => read(&v2(), PATH, &String::from_utf8(body).unwrap()),
+            (Self::SageMaker, length) => {
+                let mut head = http::Request::post(SAGEMAKER_PATH).header("host", "h").body(()).unwrap().into_parts().0;
+                head.headers.extend(self.head(length.unwrap_or(body.len())));
+                self.endpoint().parse_call(&head, Bytes::from(body), &DigestKey::from_bytes([3; 32]))
+            }
+        }
+    }
+
+    /// Reads a call with this number of rows.
+    fn call(self, signature: &Signature, rows: usize, seed: u64) -> Call {
+        let (doc, tail) = write("inputs", signature, rows, seed);
+        let has_tail = signature.inputs.iter().any(|(_, form, _)| *form == InputForm::Binary);
+        self.read(has_tail.then_some(doc.len()), [doc.as_bytes(), &tail].concat())
+    }
 }
 
 proptest! {
     #[test]
     fn a_batch_that_is_answered_with_its_inputs_returns_them_to_their_members(
+        server in server(),
         signature in signature(),
         members in prop::collection::vec((1..4_usize, 0..9_u64), 2..5),
     ) {
-        let calls: Vec<Call> = members.iter().map(|(rows, seed)| call(&signature, *rows, *seed)).collect();
-        let endpoint = v2();
+        let calls: Vec<Call> = members.iter().map(|(rows, seed)| server.call(&signature, *rows, *seed)).collect();
+        let endpoint = server.endpoint();
         for (call, (rows, _)) in calls.iter().zip(&members) {
             prop_assert_eq!(call.unbatched_reason(), None, "{:?}", call.body);
             prop_assert!(call.merge == calls[0].merge, "{:?} {:?}", call.body, calls[0].body);
@@ -136,24 +209,18 @@ proptest! {
         }
         let batch: Vec<&Call> = calls.iter().collect();
         let sent = endpoint.write_batch(&batch, None);
-        let length = sent.headers.get(HEADER_LENGTH).cloned();
-        let document = length.as_ref().map_or(sent.body.len(), |value| value.to_str().unwrap().parse().unwrap());
+        let length = server.document_len(&sent.headers);
+        let document = length.unwrap_or(sent.body.len());
 
         // The joined call is a call with the rows of all members.
-        let again = match length {
-            Some(_) => read_binary(&endpoint, document, sent.body.to_vec()),
-            None => read(&endpoint, PATH, std::str::from_utf8(&sent.body).unwrap()),
-        };
+        let again = server.read(length, sent.body.to_vec());
         let rows: usize = members.iter().map(|(rows, _)| rows).sum();
         prop_assert_eq!(again.unbatched_reason(), None);
         prop_assert_eq!(usize::try_from(again.items).unwrap(), rows);
 
         let answered = |doc: &[u8]| String::from_utf8(doc.to_vec()).unwrap().replace("inputs", "outputs");
         let doc = answered(&sent.body[..document]);
-        let mut headers = HeaderMap::new();
-        if length.is_some() {
-            headers.insert(HEADER_LENGTH, doc.len().into());
-        }
+        let headers = length.map(|_| server.head(doc.len())).unwrap_or_default();
         let body = Bytes::from([doc.as_bytes(), &sent.body[document..]].concat());
         let answer = BatchResponse { status: StatusCode::OK, headers: &headers, body: &body };
         let replies = endpoint.split_batch(&batch, &sent, answer, Some((crate::batching::Tick(0), &UnbatchedEvidence::default()))).unwrap();
@@ -162,34 +229,34 @@ proptest! {
             let expected = [doc.as_bytes(), &tail].concat();
             prop_assert!(reply.body == expected, "{:?} instead of {:?}", reply.body, Bytes::from(expected));
             if length.is_some() {
-                prop_assert_eq!(reply.headers[HEADER_LENGTH].to_str().unwrap(), doc.len().to_string());
+                prop_assert_eq!(server.document_len(&reply.headers), Some(doc.len()));
             }
         }
     }
 
     #[test]
     fn bytes_that_are_no_valid_response_are_never_shared(
+        server in server(),
         signature in signature(),
         at in any::<prop::sample::Index>(),
         byte in any::<u8>(),
     ) {
-        let calls = [call(&signature, 1, 1), call(&signature, 2, 2)];
+        let calls = [server.call(&signature, 1, 1), server.call(&signature, 2, 2)];
         let batch: Vec<&Call> = calls.iter().collect();
-        let endpoint = v2();
+        let endpoint = server.endpoint();
         let sent = endpoint.write_batch(&batch, None);
         let (doc, tail) = write("outputs", &signature, 3, 4);
         let mut body = [doc.as_bytes(), &tail].concat();
         let place = at.index(body.len());
         body[place] = byte;
-        let mut headers = HeaderMap::new();
-        headers.insert(HEADER_LENGTH, doc.len().into());
+        let headers = server.head(doc.len());
         let body = Bytes::from(body);
         let answer = BatchResponse { status: StatusCode::OK, headers: &headers, body: &body };
         // Either the changed response still has three rows, or no member receives a part of it.
         if let Ok(replies) = endpoint.split_batch(&batch, &sent, answer, None) {
             prop_assert_eq!(replies.len(), 2);
-            let length = |reply: &crate::Reply| reply.headers[HEADER_LENGTH].to_str().unwrap().parse::<usize>().unwrap();
-            let tails: usize = replies.iter().map(|reply| reply.body.len() - length(reply)).sum();
+            let tail_len = |reply: &crate::Reply| reply.body.len() - server.document_len(&reply.headers).unwrap();
+            let tails: usize = replies.iter().map(tail_len).sum();
             prop_assert_eq!(tails, tail.len());
         }
     }

@@ -1,5 +1,6 @@
 //! Generated calls of every datatype and form: a batch that is answered with its own inputs gives
-//! each member its own inputs again.
+//! each member its own inputs again. Calls that differ in one thing beside their rows share no
+//! batch.
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
@@ -37,6 +38,28 @@ struct Signature {
     unknown: Vec<Vec<u8>>,
 }
 
+/// A change of one thing that calls of one batch have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SignatureChange {
+    Datatype,
+    Dimension,
+    TensorField,
+    InputCount,
+    DataForm,
+    IdPresence,
+    MessageField,
+}
+
+const CHANGES: [SignatureChange; 7] = [
+    SignatureChange::Datatype,
+    SignatureChange::Dimension,
+    SignatureChange::TensorField,
+    SignatureChange::InputCount,
+    SignatureChange::DataForm,
+    SignatureChange::IdPresence,
+    SignatureChange::MessageField,
+];
+
 fn signature() -> impl Strategy<Value = Signature> {
     let unknown = || prop::collection::vec(any::<u8>(), 0..5);
     let input = (0..DATATYPES.len(), prop::collection::vec(1..4_u8, 0..3), prop::option::of(unknown()));
@@ -47,6 +70,27 @@ fn signature() -> impl Strategy<Value = Signature> {
             Signature { inputs, is_raw, has_id, unknown }
         },
     )
+}
+
+/// Returns a signature that differs in one thing, or `None` if it has no other form of its data.
+fn changed(signature: &Signature, change: SignatureChange) -> Option<Signature> {
+    let mut other = signature.clone();
+    let is_typable = |signature: &Signature| signature.inputs.iter().all(|(index, ..)| DATATYPES[*index].1.is_some());
+    let (datatype, row, unknown) = other.inputs.first_mut()?;
+    match change {
+        SignatureChange::Datatype => {
+            *datatype = (*datatype + 1) % DATATYPES.len();
+            other.is_raw |= !is_typable(&other);
+        }
+        SignatureChange::Dimension => row.push(1),
+        SignatureChange::TensorField => *unknown = if unknown.is_some() { None } else { Some(vec![7]) },
+        SignatureChange::InputCount => other.inputs.push(signature.inputs[0].clone()),
+        SignatureChange::DataForm if !is_typable(signature) => return None,
+        SignatureChange::DataForm => other.is_raw = !other.is_raw,
+        SignatureChange::IdPresence => other.has_id = !other.has_id,
+        SignatureChange::MessageField => other.unknown.push(vec![7]),
+    }
+    Some(other)
 }
 
 /// Returns an element of a typed list: a varint of one to ten bytes, a number of fixed width, or the
@@ -131,6 +175,21 @@ proptest! {
             let expected = framed(&write(&signature, *rows, *seed, seed.to_string().as_bytes(), 6));
             prop_assert!(reply.body == expected, "{:?} instead of {:?}", reply.body, expected);
         }
+    }
+
+    #[test]
+    fn calls_that_differ_in_one_thing_beside_their_rows_never_share_a_batch(
+        signature in signature(),
+        change in prop::sample::select(CHANGES.to_vec()),
+        (rows, other_rows) in (1..4_u8, 1..4_u8),
+    ) {
+        let other = changed(&signature, change);
+        prop_assume!(other.is_some());
+        let (one, again) = (call(&signature, rows, 1), call(&signature, other_rows, 2));
+        prop_assert!(one.merge == again.merge, "{:?} {:?}", one.body, again.body);
+        let other = call(&other.unwrap(), rows, 1);
+        prop_assert_eq!((one.unbatched_reason(), other.unbatched_reason()), (None, None), "{:?}", other.body);
+        prop_assert!(one.merge != other.merge, "{:?} {:?}", one.body, other.body);
     }
 
     #[test]
