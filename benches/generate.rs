@@ -78,7 +78,7 @@ fn main() {
     let times = if tiny {
         RunTimes { learned: seconds(1), end: seconds(3) }
     } else {
-        RunTimes { learned: seconds(60), end: seconds(180) }
+        RunTimes { learned: seconds(120), end: seconds(300) }
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let results = runtime.block_on(run_all(times));

@@ -15,16 +15,15 @@
 //! rate of tokens stays. It is raised from time to time, because the engine may have room for more.
 //! A limit is only set where calls have an order (`ordering`): in the engine, they have none.
 
-use super::super::math::to_f64;
+mod window;
+
 use super::super::tick::Tick;
 use super::level::nanos_between;
 use super::ordering::OrderingTest;
 use super::request::FlightRecord;
 use super::{ConcurrencyLimiter, OpenReason, after_nanos};
+use window::{RateVariation, StreamMeasure, StreamSample, StreamWindow};
 
-/// Number of answers in a measurement: their mean time to the first token is known to an eighth if
-/// its deviation from call to call is a half.
-const ANSWERS: u32 = 16;
 /// Minimum number of calls waiting in the engine for a search for a limit, in calls and as a part
 /// of those in flight. The first token of a long prompt takes longer too, so a small estimate shows
 /// nothing.
@@ -34,7 +33,11 @@ const QUEUE: (f64, f64) = (4.0, 0.25);
 const QUEUE_LEFT: (f64, f64) = (1.0, 0.05);
 /// Minimum rate of tokens under a lower limit, as a part of the rate before. The rate varies by
 /// some hundredths with the lengths of prompts.
-const RATE_KEPT: f64 = 0.95;
+const RATE_KEPT: f64 = 0.97;
+/// Limit after a search, as a part of the one found: some hundredths of the rate are lost there.
+const HEADROOM: f64 = 1.05;
+/// Number of standard errors that a rate has to be higher to count as the one to keep.
+const SURE: f64 = 2.0;
 /// Minimum limit after one step of the search, as a part of the calls in flight.
 const STEP: f64 = 0.25;
 /// Difference between the limits of a bisection at which it ends, as a part of the limit.
@@ -43,6 +46,10 @@ const CLOSE: f64 = 0.1;
 /// raised limit, as a part of the rate before. The former doubles with each gain, up to a maximum.
 const RAISE: (f64, f64) = (0.125, 1.03);
 const RAISE_MAX: f64 = 1.0;
+/// Rate of tokens under a raised limit, as a part of the rate before, that a single part shows, and
+/// that of an engine with room for all further calls, as a part of the raise.
+const CLEAR_GAIN: f64 = 1.1;
+const CLEAR_PART: f64 = 0.4;
 /// Time to the first token below which the engine may have room, as a part of the time before.
 const QUICKER: f64 = 0.5;
 /// Weight of the latest measurement in the means of those under a limit.
@@ -51,6 +58,8 @@ const WEIGHT: f64 = 0.25;
 const UNCHANGED: (f64, f64) = (0.75, 1.33);
 /// Minimum and maximum time between two tests, in nanoseconds.
 const REST: (f64, f64) = (10e9, 300e9);
+/// Maximum time between two tests while no call waits in the engine, which may have room.
+const REST_WITHOUT_QUEUE: f64 = 30e9;
 /// Maximum duration of a search. With too few calls, the limit under test is never reached, and the
 /// search would not end.
 const SEARCH_MAX: f64 = 600e9;
@@ -62,16 +71,21 @@ pub(super) struct StreamLimiter {
     limit: Option<f64>,
     stage: StreamStage,
     window: StreamWindow,
+    variation: RateVariation,
     /// `true` after the limit was raised, until the end of the next measurement, which is
     /// discarded: the engine reads the prompts of many calls at once, which delays the tokens of
     /// all others.
     is_settling: bool,
     /// Start of the search.
     since: Tick,
+    /// Number of calls in flight at its start if there was no limit, and infinite otherwise.
+    unlimited: f64,
     /// Time to the first token of a call that does not wait, in nanoseconds; 0 if unknown.
     base: f64,
     /// The same beside as many calls as the engine runs at once; 0 if unknown.
     loaded: f64,
+    /// Instant at which `loaded` is forgotten: it may have been the time in a queue.
+    forget: Tick,
     /// Time between the last test and the next one, in nanoseconds.
     rest: f64,
     /// Part by which the limit is raised next.
@@ -92,61 +106,7 @@ enum StreamStage {
     /// for their first token.
     Hold { rate: f64, first_token: f64, raise: Tick },
     /// The limit was raised.
-    Raised { previous: f64, rate: f64 },
-}
-
-/// An answered call.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct StreamSample {
-    pub(super) now: Tick,
-    pub(super) sent: Tick,
-    /// Time to the first token, in nanoseconds.
-    pub(super) first_token: f64,
-    /// Tokens of all streams of the class so far.
-    pub(super) tokens: u64,
-    /// Number of calls that are still in flight.
-    pub(super) flights: u32,
-    /// `true` if calls of the class are queued.
-    pub(super) is_queued: bool,
-}
-
-/// A measurement of the calls that were sent since its start.
-#[derive(Debug, Clone, Copy, Default)]
-struct StreamWindow {
-    begun: Tick,
-    /// Tokens of all streams of the class at the start.
-    tokens: u64,
-    /// Number of answers since the start.
-    ended: u32,
-    /// Number of those that count; under a limit, only the ones to calls that were sent since.
-    answers: u32,
-    /// Sum of their times to the first token, in nanoseconds.
-    first_token: f64,
-    /// Sum of the numbers of calls in flight at their ends.
-    flights: f64,
-}
-
-/// Result of a measurement.
-#[derive(Debug, Clone, Copy)]
-struct StreamMeasure {
-    /// Tokens per nanosecond.
-    rate: f64,
-    /// Mean number of calls in flight.
-    flights: f64,
-    /// Mean time to the first token, in nanoseconds.
-    first_token: f64,
-    /// Estimated number of calls that wait in the engine.
-    waiting: f64,
-}
-
-// === impl StreamMeasure ===
-
-impl StreamMeasure {
-    /// Returns `true` if at least this many calls wait in the engine, given as a number and as a
-    /// part of those in flight.
-    fn is_waiting(&self, (least, part): (f64, f64)) -> bool {
-        self.waiting >= least.max(part * self.flights)
-    }
+    Raised { previous: f64, rate: f64, first_token: f64 },
 }
 
 // === impl StreamLimiter ===
@@ -174,14 +134,24 @@ impl StreamLimiter {
         if self.base <= 0.0 || sample.first_token < self.base {
             self.base = sample.first_token;
         }
+        if self.loaded > 0.0 && sample.now >= self.forget {
+            self.loaded = 0.0;
+        }
         if !self.is_comparable(sample) {
             return self.skip(sample);
         }
-        let Some(measure) = self.window.add(sample, self.base.max(self.loaded), self.limit.is_some()) else { return };
-        self.window = StreamWindow::begin(sample);
-        if std::mem::take(&mut self.is_settling) {
+        if !self.window.add(sample, self.limit.is_some(), &mut self.variation) {
             return;
         }
+        if std::mem::take(&mut self.is_settling) {
+            self.window = StreamWindow::begin(sample);
+            return;
+        }
+        let measure = self.window.measure(sample, self.base.max(self.loaded), self.variation);
+        if !measure.is_precise() && !self.is_clear_gain(&measure) {
+            return;
+        }
+        self.window = StreamWindow::begin(sample);
         match self.stage {
             StreamStage::Open if is_ordered && measure.is_waiting(QUEUE) => self.search(sample.now, &measure),
             StreamStage::Open => {}
@@ -189,8 +159,19 @@ impl StreamLimiter {
             StreamStage::Hold { rate, first_token, raise } => {
                 self.hold(sample.now, &measure, (rate, first_token), raise);
             }
-            StreamStage::Raised { previous, rate } => self.conclude_raise(sample.now, &measure, previous, rate),
+            StreamStage::Raised { previous, rate, first_token } => {
+                self.conclude_raise(sample.now, &measure, (previous, first_token), rate);
+            }
         }
+    }
+
+    /// Returns `true` if the limit was raised and the rate of tokens rose by so much that chance does
+    /// not explain it.
+    fn is_clear_gain(&self, measure: &StreamMeasure) -> bool {
+        let StreamStage::Raised { rate, .. } = self.stage else { return false };
+        let expected = 1.0 + CLEAR_PART * self.raise;
+        measure.rate >= CLEAR_GAIN.max(expected) * rate
+            || measure.rate * (1.0 - SURE * measure.error) >= expected * rate
     }
 
     /// Returns `true` if the engine works at the limit: as many calls are in flight as it allows,
@@ -217,6 +198,7 @@ impl StreamLimiter {
     /// Begins a search, because calls wait in the engine.
     fn search(&mut self, now: Tick, measure: &StreamMeasure) {
         self.since = now;
+        self.unlimited = if self.limit.is_none() { measure.flights } else { f64::INFINITY };
         self.stage = StreamStage::Search { lower: 0.0, kept: measure.flights, rate: measure.rate };
         self.lower(measure);
     }
@@ -230,27 +212,37 @@ impl StreamLimiter {
     /// Continues the search with the result at the present limit.
     fn narrow(&mut self, now: Tick, measure: &StreamMeasure, (mut lower, mut kept): (f64, f64), rate: f64) {
         let limit = self.limit.unwrap_or(kept);
-        let is_kept = measure.rate >= RATE_KEPT * rate;
+        let is_kept = measure.rate * (1.0 + measure.error) >= RATE_KEPT * rate;
         if is_kept {
             kept = limit.min(kept);
         } else {
             lower = limit;
         }
-        self.stage = StreamStage::Search { lower, kept, rate: rate.max(measure.rate) };
+        let rate = rate.max(measure.rate * (1.0 - SURE * measure.error));
+        self.stage = StreamStage::Search { lower, kept, rate };
         if lower <= 0.0 && measure.is_waiting(QUEUE_LEFT) {
             return self.lower(measure);
         }
         if lower > 0.0 && kept - lower > (CLOSE * kept).max(1.0) {
-            self.limit = Some(((lower + kept) / 2.0).ceil());
+            let middle = ((lower + kept) / 2.0).ceil();
+            // The calls that wait under a limit need not be admitted either.
+            let needed = if is_kept { (kept - measure.waiting).ceil() } else { middle };
+            self.limit = Some(needed.clamp(lower + 1.0, middle));
             return;
         }
         // The wait that is left is no queue: prompts wait for the step of the others.
         self.loaded = measure.first_token * (kept / limit).max(1.0);
-        self.limit = Some(kept.ceil());
-        self.rest = REST.0;
+        if kept >= self.unlimited {
+            // No lower limit keeps the rate.
+            self.rest = (2.0 * self.rest).clamp(REST.0, REST.1);
+            (self.limit, self.stage, self.forget) = (None, StreamStage::Open, after_nanos(now, self.rest));
+            return;
+        }
+        (self.rest, self.forget) = (REST.0, after_nanos(now, REST.1));
+        self.limit = Some((HEADROOM * kept).ceil());
         // An engine in which no call waits may have room.
         let raise = if measure.waiting < 1.0 { now } else { after_nanos(now, self.rest) };
-        self.stage = StreamStage::Hold { rate: rate.max(measure.rate), first_token: measure.first_token, raise };
+        self.stage = StreamStage::Hold { rate, first_token: measure.first_token, raise };
     }
 
     /// Searches again if calls wait in the engine. Otherwise keeps the limit until `raise` while
@@ -264,13 +256,21 @@ impl StreamLimiter {
         if measure.is_waiting(QUEUE) {
             return self.search(now, measure);
         }
-        if now < raise && is_unchanged && measure.first_token >= QUICKER * first_token {
-            let mean = |before: f64, last: f64| before + WEIGHT * (last - before);
+        let rested = self.rest - nanos_between(now, raise);
+        let is_due = now >= raise || measure.waiting < 1.0 && rested >= REST_WITHOUT_QUEUE;
+        if !is_due && is_unchanged && measure.first_token >= QUICKER * first_token {
+            let mean = |before: f64, last: f64| if before > 0.0 { before + WEIGHT * (last - before) } else { last };
             let (rate, first_token) = (mean(rate, measure.rate), mean(first_token, measure.first_token));
             self.stage = StreamStage::Hold { rate, first_token, raise };
             return;
         }
-        self.stage = StreamStage::Raised { previous: limit, rate: measure.rate };
+        // A measurement in which calls wait much less is not one of the engine as it was.
+        self.raise(limit, measure.rate, if first_token > 0.0 { first_token } else { measure.first_token });
+    }
+
+    /// Raises a limit under which the rate of tokens and the time to the first one are these.
+    fn raise(&mut self, limit: f64, rate: f64, first_token: f64) {
+        self.stage = StreamStage::Raised { previous: limit, rate, first_token };
         self.raise = self.raise.max(RAISE.0);
         self.limit = Some(((1.0 + self.raise) * limit).ceil());
         self.is_settling = true;
@@ -278,16 +278,19 @@ impl StreamLimiter {
 
     /// Keeps a raised limit if the rate of tokens rose with it, and restores the previous one
     /// otherwise.
-    fn conclude_raise(&mut self, now: Tick, measure: &StreamMeasure, previous: f64, rate: f64) {
-        if measure.rate >= RAISE.1 * rate {
+    fn conclude_raise(&mut self, now: Tick, measure: &StreamMeasure, (previous, first_token): (f64, f64), rate: f64) {
+        if self.is_clear_gain(measure) {
+            (self.rest, self.raise) = (0.0, (2.0 * self.raise).min(RAISE_MAX));
+            return self.raise(self.limit.unwrap_or(previous), measure.rate, measure.first_token);
+        }
+        if measure.rate * (1.0 - measure.error) >= RAISE.1 * rate {
             (self.rest, self.raise) = (0.0, (2.0 * self.raise).min(RAISE_MAX));
             self.stage = StreamStage::Hold { rate: measure.rate, first_token: measure.first_token, raise: now };
             return;
         }
         (self.rest, self.raise) = ((2.0 * self.rest).clamp(REST.0, REST.1), RAISE.0);
         self.limit = Some(previous);
-        // The time to the first token at the lower limit is measured again.
-        self.stage = StreamStage::Hold { rate, first_token: 0.0, raise: after_nanos(now, self.rest) };
+        self.stage = StreamStage::Hold { rate, first_token, raise: after_nanos(now, self.rest) };
     }
 }
 
@@ -318,38 +321,5 @@ impl ConcurrencyLimiter {
         self.ordering = self.limit.map(|_| OrderingTest::default());
         // Calls for text are never merged.
         self.reason = OpenReason::NothingToMerge;
-    }
-}
-
-// === impl StreamWindow ===
-
-impl StreamWindow {
-    fn begin(sample: &StreamSample) -> Self {
-        Self { begun: sample.now, tokens: sample.tokens, ..Self::default() }
-    }
-
-    /// Adds an answered call. Returns the result once there are enough of them. `base`: time to the
-    /// first token of a call that does not wait, in nanoseconds.
-    fn add(&mut self, sample: &StreamSample, base: f64, is_limited: bool) -> Option<StreamMeasure> {
-        if self.begun == Tick::default() {
-            *self = Self::begin(sample);
-        }
-        self.ended += 1;
-        // A call that was sent before the limit changed may have waited longer than those after it.
-        if is_limited && sample.sent < self.begun {
-            return None;
-        }
-        self.answers += 1;
-        self.first_token += sample.first_token;
-        self.flights += f64::from(sample.flights) + 1.0;
-        if self.answers < ANSWERS {
-            return None;
-        }
-        let (answers, time) = (f64::from(self.answers), nanos_between(self.begun, sample.now).max(1.0));
-        let (first_token, flights) = (self.first_token / answers, self.flights / answers);
-        let tokens = to_f64(sample.tokens.saturating_sub(self.tokens));
-        // Little's law for the queue in the engine.
-        let waiting = f64::from(self.ended) / time * (first_token - base).max(0.0);
-        Some(StreamMeasure { rate: tokens / time, flights, first_token, waiting })
     }
 }
