@@ -3,8 +3,9 @@
 
     build.py            write ptx/*.ptx and ptx/manifest.json
     build.py --check    compare them with the sources, write nothing; exit 1 if they differ
-    build.py --gates    compile to machine code for sm_80 and sm_90, print registers and spills, and
-                        check them and the instructions; exit 1 if a limit is exceeded
+    build.py --gates    compile to machine code for sm_80 and sm_90, write registers and spills to
+                        registers.txt, and check them and the instructions; exit 1 if a limit is
+                        exceeded
 
 Neither a GPU nor the CUDA toolkit is needed: toolchain.py installs the compiler. Exit status 3: it
 could not be installed.
@@ -22,6 +23,8 @@ sys.dont_write_bytecode = True
 from toolchain import DISASSEMBLER, FOLDER, NVRTC, Compiler, add_package, disassemble, install, text_of
 
 OUTPUT = FOLDER / "ptx"
+# The table of --gates. The line with the digest of the sources shows whether it is current.
+REGISTERS = FOLDER / "registers.txt"
 
 # The least compute capability with mma on bfloat16 and with cp.async. The driver compiles its PTX
 # for every later one.
@@ -116,6 +119,11 @@ def sha256(data):
     return hashlib.sha256(data).hexdigest()
 
 
+def source_hashes():
+    sources = sorted([*FOLDER.glob("*.cu"), *FOLDER.glob("*.cuh")])
+    return {path.name: sha256(path.read_bytes()) for path in sources}
+
+
 def parameters(source, ptx):
     """Returns the names of the parameters from the source, and their types from the PTX."""
     text = (FOLDER / source).read_text()
@@ -157,11 +165,10 @@ def outputs(compiler):
                 "dynamic_shared_bytes": macros.get("SHARED_BYTES", 0),
             }
         )
-    sources = sorted([*FOLDER.glob("*.cu"), *FOLDER.glob("*.cuh")])
     manifest = {
         "compiler": "==".join(NVRTC),
         "architecture": ARCHITECTURE,
-        "sources": {path.name: sha256(path.read_bytes()) for path in sources},
+        "sources": source_hashes(),
         "kernels": kernels,
     }
     files["manifest.json"] = json.dumps(manifest, indent=1) + "\n"
@@ -217,7 +224,12 @@ def gates(compiler, packages):
     disassembler = error is None
     if not disassembler:
         print(f"SKIPPED: instructions; cannot install {'=='.join(DISASSEMBLER)}:\n{error}", file=sys.stderr)
-    print(f"{'kernel':36} {'arch':6} {'registers':>9} {'spill stores':>12} {'spill loads':>11} {'bytes':>7}")
+    hashes = "".join(f"{name} {value}\n" for name, value in source_hashes().items())
+    table = [
+        f"# Registers of a thread, and bytes of spills and of code, by {'=='.join(NVRTC)}: build.py --gates.",
+        f"# sources {sha256(hashes.encode())}",
+        f"{'kernel':36} {'arch':6} {'registers':>9} {'stores':>6} {'loads':>6} {'bytes':>7}",
+    ]
     failed = 0
     for name, source, kernel, macros in variants():
         for architecture in MACHINE_ARCHITECTURES:
@@ -225,10 +237,12 @@ def gates(compiler, packages):
             assembly = disassemble(packages, cubin) if disassembler else None
             (registers, stores, loads), found = violations(kernel, log, assembly)
             label = name.removesuffix(".ptx")
-            print(f"{label:36} {architecture:6} {registers:9} {stores:12} {loads:11} {len(cubin):7}")
+            table.append(f"{label:36} {architecture:6} {registers:9} {stores:6} {loads:6} {len(cubin):7}")
             for text in found:
-                print(f"  FAILED: {text}")
+                print(f"{label} on {architecture}: {text}")
             failed += len(found)
+    REGISTERS.write_text("\n".join(table) + "\n")
+    print("\n".join(table))
     print(f"{failed} limits exceeded" if failed else "all limits hold")
     return 1 if failed else 0
 

@@ -1,6 +1,6 @@
 //! The manifest of the kernels and their PTX.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -116,6 +116,28 @@ fn the_manifest_has_the_hashes_of_all_sources_and_of_all_ptx() {
     }
     let committed = std::fs::read_dir(folder().join("ptx")).unwrap().count();
     assert_eq!(committed, manifest.kernels.len() + 1, "files in ptx that the manifest does not name");
+}
+
+#[test]
+fn the_table_of_registers_is_that_of_the_sources_and_has_no_spills() {
+    let manifest = KernelManifest::read();
+    let hashes: String = manifest.sources.iter().map(|(name, hash)| format!("{name} {hash}\n")).collect();
+    let table = read("registers.txt");
+    let digest = table.lines().find_map(|line| line.strip_prefix("# sources ")).unwrap();
+    assert_eq!(digest, sha256(&hashes), "registers.txt is stale; run src/engine/cuda/kernels/build.py --gates");
+    let mut expected: BTreeSet<String> = manifest
+        .kernels
+        .iter()
+        .flat_map(|kernel| ["sm_80", "sm_90"].map(|set| format!("{} {set}", kernel.file.trim_end_matches(".ptx"))))
+        .collect();
+    let is_kernel = |line: &&str| !line.starts_with('#') && !line.starts_with("kernel ");
+    for line in table.lines().filter(is_kernel) {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let [kernel, set, registers, stores, loads, _] = columns[..] else { panic!("{line}") };
+        assert!(expected.remove(&format!("{kernel} {set}")), "{line}");
+        assert!(registers.parse::<u32>().unwrap() <= 255 && stores == "0" && loads == "0", "{line}");
+    }
+    assert_eq!(expected, BTreeSet::new(), "kernels without a line");
 }
 
 #[test]
