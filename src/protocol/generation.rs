@@ -35,7 +35,7 @@ pub(crate) struct GenerationFormat {
 const MODELS: &str = "/v2/models/";
 
 /// The formats, longer endings before their own endings, and those under a path first.
-pub(crate) static FORMATS: [GenerationFormat; 13] = [
+pub(crate) static FORMATS: [GenerationFormat; 15] = [
     GenerationFormat::new("/chat/completions", Dialect::OpenAi),
     GenerationFormat::new("/completions", Dialect::OpenAi),
     // The response can be stored, and be continued by a later call.
@@ -49,7 +49,10 @@ pub(crate) static FORMATS: [GenerationFormat; 13] = [
     GenerationFormat { streams: StreamRule::UnlessDeclined, ..GenerationFormat::new("/api/generate", Dialect::Error) },
     GenerationFormat { streams: StreamRule::UnlessDeclined, ..GenerationFormat::new("/api/chat", Dialect::Error) },
     // Cohere.
-    GenerationFormat::new("/chat", Dialect::Cohere),
+    GenerationFormat::new("/v1/chat", Dialect::Cohere),
+    GenerationFormat::new("/v2/chat", Dialect::Cohere),
+    // Servers of other kinds.
+    GenerationFormat::new("/chat", Dialect::Problem),
     // The generation extension of the Open Inference Protocol.
     GenerationFormat {
         under: MODELS,

@@ -200,7 +200,7 @@ impl EngineServer {
         json!({
             "model": model.name(),
             "sequence_tokens_max": model.model().tokens_max(),
-            "batch_tokens_max": model.batch_tokens_max(),
+            "batch_tokens_max": self.inner.batch_tokens_max(),
             "state": state,
             "executor": executor,
             "device_reason": self.inner.parts.device.reason,

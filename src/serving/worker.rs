@@ -226,6 +226,10 @@ impl Worker {
             // Sending fails if the caller has gone and needs no results.
             reply.send(result).ok();
             if let Some(reason) = fatal {
+                drop(pipeline);
+                // It is not dropped, since that would wait for a device that does not end its work.
+                // The process ends.
+                let _leaked = Box::leak(executor);
                 return self.fail(&reason);
             }
         }

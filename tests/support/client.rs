@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::Instant;
 
 use super::upstream::{chunk, now};
@@ -97,6 +97,14 @@ impl Outgoing {
 impl Client {
     pub(crate) async fn connect(address: SocketAddr) -> io::Result<Self> {
         Ok(Self { wire: RawConnection::new(TcpStream::connect(address).await?)? })
+    }
+
+    /// Connects with a receive buffer of about this size, so that a response that is not read fills it
+    /// soon on every machine.
+    pub(crate) async fn connect_with_buffer(address: SocketAddr, bytes: u32) -> io::Result<Self> {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_recv_buffer_size(bytes)?;
+        Ok(Self { wire: RawConnection::new(socket.connect(address).await?)? })
     }
 
     /// Sends a complete request, and waits for the 100 response between head and body if the

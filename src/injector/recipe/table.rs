@@ -310,7 +310,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "kserve",
         source: "https://github.com/kserve/kserve/blob/master/python/kserve/kserve/model_server.py",
-        merges: "V1 predict is merged; explain, V2 and gRPC pass through unless a route of a policy enables merging",
+        merges: "V1 predict and embeddings are merged; text is sent one by one; all others pass through unless a route of a policy enables merging",
         modules: &[
             "sklearnserver",
             "xgbserver",

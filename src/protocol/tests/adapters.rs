@@ -263,7 +263,7 @@ pub(crate) const FORMATS: [WireFormat; 48] = [
     WireFormat {
         protocol: RouteProtocol::SgLang,
         path: "/v1/rerank",
-        item: text,
+        items: &[text],
         call: |items| format!(r#"{{"query":"q","documents":{items}}}"#),
         result: |index, value| format!(r#"{{"score":0.5,"document":{value},"index": {index},"meta_info":null}}"#),
         response: str::to_owned,

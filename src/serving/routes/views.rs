@@ -13,9 +13,9 @@ pub(crate) const CONCURRENT_CALLS_MAX: usize = 512;
 /// up to [`INPUTS_MAX`](crate::inputs::INPUTS_MAX), and executed in several batches.
 const CLIENT_BATCH_SIZE: usize = 32;
 
-/// Returns the members of `/info`. `workers` is the number of threads that
-/// tokenise.
-pub(crate) fn info(model: &ServedModel, workers: usize) -> Value {
+/// Returns the members of `/info`. `batch_tokens_max` is the maximum number of tokens that are executed
+/// at once, and `workers` the number of threads that tokenise.
+pub(crate) fn info(model: &ServedModel, batch_tokens_max: usize, workers: usize) -> Value {
     json!({
         "model_id": model.name(),
         "served_model_name": model.name(),
@@ -24,7 +24,7 @@ pub(crate) fn info(model: &ServedModel, workers: usize) -> Value {
         "model_type": model_type(model),
         "max_concurrent_requests": CONCURRENT_CALLS_MAX,
         "max_input_length": model.model().tokens_max(),
-        "max_batch_tokens": model.batch_tokens_max(),
+        "max_batch_tokens": batch_tokens_max,
         "max_batch_requests": null,
         "max_client_batch_size": CLIENT_BATCH_SIZE,
         "auto_truncate": true,

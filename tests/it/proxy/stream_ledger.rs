@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use self::draw::{Fault, chunks_of, is_long, mix, piece, response_seed};
+use self::draw::{Fault, LONG_BUFFER_BYTES, chunks_of, is_long, mix, piece, response_seed};
 use self::ledger::StreamLedger;
 use super::setup::{TestProxy, within_timeout};
 use super::support::client::{Answer, Client};
@@ -63,6 +63,7 @@ async fn call(nonce: u64, proxy: &TestProxy, ledger: &StreamLedger, client: Opti
     // The buffers of a connection grow with its use.
     let mut own = match client.filter(|_| !is_long(nonce)) {
         Some(own) => own,
+        None if is_long(nonce) => Client::connect_with_buffer(proxy.address, LONG_BUFFER_BYTES).await.unwrap(),
         None => Client::connect(proxy.address).await.unwrap(),
     };
     let mut answer = Answer::default();
@@ -139,7 +140,8 @@ fn check(nonce: u64, wants_usage: bool, answer: &Answer, ledger: &StreamLedger) 
         return;
     }
     // A call that was sent alone receives the end of the server, proper or not.
-    let is_early = rest.is_empty() && Fault::draw(response_seed(&[nonce])) == Fault::Early;
+    let is_alone = ledger.response(nonce).is_none_or(|response| !response.is_shared());
+    let is_early = is_alone && rest.is_empty() && Fault::draw(response_seed(&[nonce])) == Fault::Early;
     let is_sound = ledger.response(nonce).is_some_and(|response| response.is_sound_with_long());
     let assert_slow = || assert!(is_long(nonce) || !is_sound, "nonce {nonce} lost its stream beside a slow reader");
     if answer.end != Some(End::Proper) || is_early {

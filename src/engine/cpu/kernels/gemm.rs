@@ -182,27 +182,20 @@ impl Tile<'_> {
 
     /// Multiplies a tile that has fewer columns than its panel, in a copy that has all.
     fn multiply_in_copy(&self, set: InstructionSet) {
-        let (mut copy, panel) = ([0.0; TILE_ELEMENTS_MAX], set.panel_columns());
-        let rows = copy.chunks_exact_mut(panel).take(self.rows).map(|row| row.split_at_mut(self.columns).0);
-        for (row, copied) in rows.enumerate() {
-            // SAFETY: the output has the row, with this number of columns.
-            copied.copy_from_slice(unsafe { self.output_row(row) });
+        let (mut copy, panel) = ([0.0_f32; TILE_ELEMENTS_MAX], set.panel_columns());
+        for (row, copied) in copy.chunks_exact_mut(panel).take(self.rows).enumerate() {
+            // SAFETY: the output has the row, with fewer elements than `copied`.
+            unsafe {
+                self.output.add(row * self.output_stride).copy_to_nonoverlapping(copied.as_mut_ptr(), self.columns);
+            }
         }
         Tile { output: copy.as_mut_ptr(), output_stride: panel, columns: panel, ..*self }.multiply(set);
         for (row, copied) in copy.chunks_exact(panel).take(self.rows).enumerate() {
-            let (copied, _) = copied.split_at(self.columns);
             // SAFETY: as above.
-            unsafe { self.output_row(row) }.copy_from_slice(copied);
+            unsafe {
+                self.output.add(row * self.output_stride).copy_from_nonoverlapping(copied.as_ptr(), self.columns);
+            }
         }
-    }
-
-    /// Returns a row of the output.
-    ///
-    /// # Safety
-    /// The tile has the row, and no other reference to it exists.
-    unsafe fn output_row(&self, row: usize) -> &mut [f32] {
-        // SAFETY: the caller guarantees it.
-        unsafe { std::slice::from_raw_parts_mut(self.output.add(row * self.output_stride), self.columns) }
     }
 }
 
@@ -216,14 +209,14 @@ impl<const ROWS: usize> SimdOperation for TileTask<'_, ROWS> {
         // Both are constants, so the code of larger tiles is removed by the compiler.
         assert!(ROWS <= S::TILE_ROWS, "tile larger than the registers");
         let tile = self.0;
+        assert!(tile.columns == 2 * S::LANES, "a tile without all columns of its panel");
         let bias = [simd.load(tile.bias), simd.load(tile.bias.get(S::LANES..).unwrap_or_default())];
         let mut sums = [bias; ROWS];
         // The loops have few instructions, so that the compiler unrolls them and keeps the sums in
         // registers: an array with an index that varies is written to memory after each
         // multiplication.
-        let outputs: [*mut f32; ROWS] =
-            // SAFETY: the tile has the rows.
-            std::array::from_fn(|row| unsafe { tile.output.add(row * tile.output_stride) });
+        // SAFETY: the tile has the rows.
+        let outputs: [*mut f32; ROWS] = std::array::from_fn(|row| unsafe { tile.output.add(row * tile.output_stride) });
         if tile.adds_output {
             for (sums, output) in sums.iter_mut().zip(&outputs) {
                 // SAFETY: the row has two vectors.

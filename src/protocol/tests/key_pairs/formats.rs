@@ -134,7 +134,7 @@ const INPUTS: [[&str; 3]; 8] = [
 const QUERY: &[(&str, &[&str])] = &[("query", &["\"q\"", "\"Q\"", "\"\\u0071\"", "\"q \"", "\"\""])];
 
 /// Formats of all adapters that merge calls with a JSON document.
-pub(crate) const FORMATS: [KeyFormat; 36] = [
+pub(crate) const FORMATS: [KeyFormat; 37] = [
     KeyFormat::new(
         RouteProtocol::OpenAi,
         ["/v1/embeddings", "/x/v1/embeddings"],
@@ -166,6 +166,10 @@ pub(crate) const FORMATS: [KeyFormat; 36] = [
     KeyFormat {
         required: QUERY,
         ..KeyFormat::new(RouteProtocol::SgLang, ["/score", "/v1/score"], &[&["items"]], &[TEXTS])
+    },
+    KeyFormat {
+        required: QUERY,
+        ..KeyFormat::new(RouteProtocol::SgLang, ["/v1/rerank", "/x/v1/rerank"], &[&["documents"]], &[TEXTS])
     },
     KeyFormat::new(RouteProtocol::Infinity, ["/classify", "/x/classify"], &[&["input"]], &[TEXTS]),
     KeyFormat {

@@ -10,6 +10,8 @@ const LONG_EVERY: u64 = 64;
 /// written, and up to 4 MiB in the sockets (the default maximum of `net.ipv4.tcp_wmem`).
 const LONG_CHUNKS: u64 = 96;
 const FILLER_BYTES: usize = 64 << 10;
+/// Receive buffer of the caller of a long stream.
+pub(super) const LONG_BUFFER_BYTES: u32 = 64 * 1024;
 
 /// A fault of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -47,7 +47,7 @@ pub(super) struct StreamLedger {
 // === impl ServedResponse ===
 
 impl ServedResponse {
-    fn is_shared(&self) -> bool {
+    pub(super) fn is_shared(&self) -> bool {
         self.nonces.len() > 1
     }
 
