@@ -128,7 +128,7 @@ mod tests {
             ("/generate", Dialect::Tei, StreamRule::IfRequested),
             ("/api/chat", Dialect::Error, StreamRule::UnlessDeclined),
             ("/v1/messages", Dialect::Anthropic, StreamRule::IfRequested),
-            ("/chat", Dialect::Cohere, StreamRule::IfRequested),
+            ("/chat", Dialect::Problem, StreamRule::IfRequested),
             ("/v1/chat", Dialect::Cohere, StreamRule::IfRequested),
             ("/v2/chat", Dialect::Cohere, StreamRule::IfRequested),
         ] {
