@@ -43,8 +43,8 @@ const PROMPTS: (u64, u64) = (20, 400);
 const LENGTHS: (u64, u64) = (20, 100);
 /// Offered load, as a multiple of the engine's capacity.
 const OVERLOAD: f64 = 1.5;
-/// Maximum time to the first token of an urgent call: that of a conversation in MLPerf Inference
-/// (`llama2-70b`, scenario Server).
+/// Maximum time to the first token of an urgent call: that of a conversation in `MLPerf`
+/// Inference (`llama2-70b`, scenario Server).
 const SLO: Duration = Duration::from_secs(2);
 /// Criterion: minimum share of urgent calls within the SLO.
 const WITHIN_SLO_MIN: f64 = 0.99;

@@ -9,7 +9,6 @@ use super::image::ImageVariant;
 /// End-to-end tests on a real cluster.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "e2e", max_term_width = 120)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a separate flag")]
 pub(crate) struct Options {
     /// Parts of the names of cases to run; all if none is given
     #[arg(value_name = "CASE")]

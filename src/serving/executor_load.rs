@@ -42,7 +42,7 @@ pub enum ExecutorLoadError {
     #[error("the GPU cannot execute the model: {gpu}; and the CPU cannot either: {cpu}")]
     NoFallback {
         /// Error of the GPU.
-        gpu: CudaLoadError,
+        gpu: Box<CudaLoadError>,
         /// Reason against the CPU.
         cpu: String,
     },
@@ -109,7 +109,7 @@ fn load_with(
                 Err(error) if settings.is_device_required => return Err(ExecutorLoadError::Gpu(error)),
                 Err(error) => {
                     if let Some(reason) = &settings.cpu_refusal {
-                        return Err(ExecutorLoadError::NoFallback { gpu: error, cpu: reason.clone() });
+                        return Err(ExecutorLoadError::NoFallback { gpu: Box::new(error), cpu: reason.clone() });
                     }
                     tracing::warn!(reason = %error, "the GPU cannot execute the model: it is executed on the CPU");
                     (load_on_cpu(model)?, Some(error))
