@@ -47,7 +47,18 @@ pub(super) struct CallRecorder {
     scope: Option<ScopeId>,
     /// The latency histograms of the route; `None` selects those of the adapter.
     durations: Option<RouteDurations>,
+    /// `true` if a [`ResponseTimer`] records the latency.
+    is_timed: bool,
     /// Instant at which the head of the call was received.
+    began: Tick,
+}
+
+/// Records the end-to-end latency of a call when the body of its response is dropped: after the last
+/// byte, or when the connection of the client ends.
+struct ResponseTimer {
+    durations: RouteDurations,
+    outcome: Outcome,
+    clock: Clock,
     began: Tick,
 }
 
@@ -70,6 +81,7 @@ impl CallRecorder {
             server_error: false,
             scope: None,
             durations: None,
+            is_timed: false,
             began,
         }
     }
@@ -197,6 +209,17 @@ impl CallRecorder {
             timing.forwarded = outcome == Outcome::Passed;
         }
         self.write_debug_header(response);
+        self.time_body(response);
+    }
+
+    /// Has the latency recorded at the end of a streamed response.
+    fn time_body(&mut self, response: &mut Response<Body>) {
+        let Some(durations) = self.durations().filter(|_| response.body().is_streamed()).cloned() else { return };
+        let Self { outcome, began, .. } = *self;
+        let timer = ResponseTimer { durations, outcome, clock: self.proxy.clock, began };
+        let body = std::mem::replace(response.body_mut(), Body::empty());
+        *response.body_mut() = body.with_guard(timer);
+        self.is_timed = true;
     }
 
     /// Ends the call with a failure and the response that reports it.
@@ -229,6 +252,12 @@ impl CallRecorder {
     }
 }
 
+impl Drop for ResponseTimer {
+    fn drop(&mut self) {
+        self.durations.record(self.outcome, self.clock.now().since(self.began));
+    }
+}
+
 impl Drop for CallRecorder {
     fn drop(&mut self) {
         let proxy = &self.proxy;
@@ -237,7 +266,7 @@ impl Drop for CallRecorder {
         }
         let now = proxy.clock.now();
         let latency = now.since(self.began);
-        if let Some(durations) = self.durations() {
+        if let Some(durations) = self.durations().filter(|_| !self.is_timed) {
             durations.record(self.outcome, latency);
         }
         if let Some(class) = &self.class {

@@ -77,7 +77,9 @@ async fn calls_of_one_prompt_form_are_never_merged_and_keep_their_bytes() {
 async fn the_parts_of_a_stream_arrive_one_by_one_and_are_measured() {
     let (proxy, mut hand) = start_with_scripted_server(json!({"scheduling": {"policy": "Adaptive"}})).await;
     // Ollama streams lines of JSON, and does so unless the call declines it.
-    for (path, kind, mark) in [(CHAT, "text/event-stream", "data: "), ("/api/chat", "application/x-ndjson", "")] {
+    let duration = r#"groupage_call_duration_seconds_count{route="generation",outcome="served"}"#;
+    let formats = [(CHAT, "text/event-stream", "data: "), ("/api/chat", "application/x-ndjson", "")];
+    for (at, (path, kind, mark)) in (0..).zip(formats) {
         let body = r#"{"messages":[],"stream":true}"#;
         let mut client = within_timeout(TcpStream::connect(proxy.address)).await.unwrap();
         let head = format!("POST {path} HTTP/1.1\r\nhost: h\r\ncontent-length: {}\r\n\r\n", body.len());
@@ -92,11 +94,14 @@ async fn the_parts_of_a_stream_arrive_one_by_one_and_are_measured() {
             // The next event is sent only after this one has arrived.
             read_until(&mut client, word).await;
         }
+        // The end of a call is that of its stream.
+        assert_eq!(proxy.metric(duration), at);
         turn.send_part(b"0\r\n\r\n").await;
         turn.finish_response();
         read_until(&mut client, "0\r\n\r\n").await;
+        proxy.wait_idle().await;
+        assert_eq!(proxy.metric(duration), at + 1);
     }
-    proxy.wait_idle().await;
     let counted = r#"groupage_tokens_total{route="generation",direction="output",source="events"}"#;
     assert_eq!(proxy.metric(counted), 6);
     assert_eq!(proxy.metric(r#"groupage_time_to_first_token_seconds_count{route="generation"}"#), 2);

@@ -18,7 +18,7 @@ metric_table! {
     struct CallSeries {
         Calls: Counter, "groupage_calls_total", "policy, protocol, outcome", "Client calls by outcome.";
         CallDuration: CallSeconds, "groupage_call_duration_seconds", "route, outcome",
-            "End-to-end latency of every call, merged or not: from the request head to the complete response, or to the response head for a call that passes through or streams.", optional = true;
+            "End-to-end latency of every call, merged or not: from the request head to the complete response, or to the end of a response that passes through or streams.", optional = true;
         FirstToken: CallSeconds, "groupage_time_to_first_token_seconds", "route",
             "Time from the request head of a call for text to the first part of its streamed response.", optional = true;
         OutputTokenTime: Seconds, "groupage_time_per_output_token_seconds", "route",
