@@ -31,8 +31,8 @@ const QUEUE: (f64, f64) = (4.0, 0.25);
 /// The same for a search that has begun: fewer are left in the engine, so that it always has a
 /// further call to begin.
 const QUEUE_LEFT: (f64, f64) = (1.0, 0.05);
-/// Minimum rate of tokens under a lower limit, as a part of the rate before. The rate varies by
-/// some hundredths with the lengths of prompts.
+/// Minimum rate of tokens under a lower limit, as a part of the rate before, in addition to the
+/// standard error of the former.
 const RATE_KEPT: f64 = 0.97;
 /// Limit after a search, as a part of the one found: some hundredths of the rate are lost there.
 const HEADROOM: f64 = 1.05;
@@ -60,8 +60,8 @@ const UNCHANGED: (f64, f64) = (0.75, 1.33);
 const REST: (f64, f64) = (10e9, 300e9);
 /// Maximum time between two tests while no call waits in the engine, which may have room.
 const REST_WITHOUT_QUEUE: f64 = 30e9;
-/// Maximum duration of a search. With too few calls, the limit under test is never reached, and the
-/// search would not end.
+/// Maximum time of a search without an answer that counts. With too few calls, the limit under test
+/// is never reached, and the search would not end.
 const SEARCH_MAX: f64 = 600e9;
 
 /// The limit on calls that stream.
@@ -76,10 +76,12 @@ pub(super) struct StreamLimiter {
     /// discarded: the engine reads the prompts of many calls at once, which delays the tokens of
     /// all others.
     is_settling: bool,
-    /// Start of the search.
+    /// Latest answer that counted, or that left a search more calls than its limit.
     since: Tick,
-    /// Number of calls in flight at its start if there was no limit, and infinite otherwise.
-    unlimited: f64,
+    /// Number of calls in flight at the start of the search.
+    from: f64,
+    /// `true` if there was no limit before the search.
+    was_open: bool,
     /// Time to the first token of a call that does not wait, in nanoseconds; 0 if unknown.
     base: f64,
     /// The same beside as many calls as the engine runs at once; 0 if unknown.
@@ -137,9 +139,15 @@ impl StreamLimiter {
         if self.loaded > 0.0 && sample.now >= self.forget {
             self.loaded = 0.0;
         }
+        // The time until the next call is none of the engine.
+        if sample.flights == 0 && !sample.is_queued {
+            self.window = StreamWindow::default();
+            return;
+        }
         if !self.is_comparable(sample) {
             return self.skip(sample);
         }
+        self.since = sample.now;
         if !self.window.add(sample, self.limit.is_some(), &mut self.variation) {
             return;
         }
@@ -148,12 +156,15 @@ impl StreamLimiter {
             return;
         }
         let measure = self.window.measure(sample, self.base.max(self.loaded), self.variation);
-        if !measure.is_precise() && !self.is_clear_gain(&measure) {
+        if measure.rate > 0.0 && !self.is_conclusive(&measure) {
             return;
         }
         self.window = StreamWindow::begin(sample);
+        if measure.rate <= 0.0 {
+            return;
+        }
         match self.stage {
-            StreamStage::Open if is_ordered && measure.is_waiting(QUEUE) => self.search(sample.now, &measure),
+            StreamStage::Open if is_ordered && measure.is_waiting(QUEUE) => self.search(&measure),
             StreamStage::Open => {}
             StreamStage::Search { lower, kept, rate } => self.narrow(sample.now, &measure, (lower, kept), rate),
             StreamStage::Hold { rate, first_token, raise } => {
@@ -165,40 +176,71 @@ impl StreamLimiter {
         }
     }
 
+    /// Returns `true` if a measurement has enough parts for the test in progress.
+    fn is_conclusive(&self, measure: &StreamMeasure) -> bool {
+        match self.stage {
+            _ if measure.is_last() || self.is_clear_gain(measure) => true,
+            StreamStage::Raised { rate, .. } => {
+                measure.is_precise() && (measure.rate < RAISE.1 * rate || measure.exceeds(rate, SURE))
+            }
+            _ => measure.is_precise(),
+        }
+    }
+
     /// Returns `true` if the limit was raised and the rate of tokens rose by so much that chance does
     /// not explain it.
     fn is_clear_gain(&self, measure: &StreamMeasure) -> bool {
         let StreamStage::Raised { rate, .. } = self.stage else { return false };
         let expected = 1.0 + CLEAR_PART * self.raise;
-        measure.rate >= CLEAR_GAIN.max(expected) * rate
-            || measure.rate * (1.0 - SURE * measure.error) >= expected * rate
+        measure.exceeds(CLEAR_GAIN.max(expected) * rate, 1.0) || measure.exceeds(expected * rate, SURE)
     }
 
     /// Returns `true` if the engine works at the limit: as many calls are in flight as it allows,
-    /// and others wait for it. Under a raised limit, more than before are enough.
+    /// and others wait for it. Under a raised limit, more than before are enough, and under one in
+    /// force any number: calls may wait in the engine below a limit that is too high.
     fn is_comparable(&self, sample: &StreamSample) -> bool {
         let flights = f64::from(sample.flights);
         let is_loaded = match self.stage {
             StreamStage::Raised { previous, .. } => flights >= previous,
-            _ => sample.is_queued,
+            StreamStage::Hold { .. } => true,
+            StreamStage::Open | StreamStage::Search { .. } => sample.is_queued,
         };
         self.limit.is_none_or(|limit| is_loaded && flights <= limit)
     }
 
     /// Begins the measurement again, and ends a search that the load does not allow.
     fn skip(&mut self, sample: &StreamSample) {
-        self.window = StreamWindow::begin(sample);
+        self.window = StreamWindow::default();
         let StreamStage::Search { kept, rate, .. } = self.stage else { return };
-        if nanos_between(self.since, sample.now) > SEARCH_MAX {
-            self.limit = Some(kept.ceil());
-            self.stage = StreamStage::Hold { rate, first_token: 0.0, raise: sample.now };
+        // Calls beyond a lower limit leave the engine first, however long that takes.
+        if self.limit.is_some_and(|limit| f64::from(sample.flights) > limit) {
+            self.since = sample.now;
         }
+        if nanos_between(self.since, sample.now) <= SEARCH_MAX {
+            return;
+        }
+        if kept >= self.from {
+            return self.end_without_result(sample.now, kept, rate);
+        }
+        self.limit = Some(kept.ceil());
+        self.stage = StreamStage::Hold { rate, first_token: 0.0, raise: sample.now };
+    }
+
+    /// Ends a search in which no lower limit kept the rate. The rate to keep may have been one of
+    /// before a change of the engine, so that the search is repeated, after longer and longer times.
+    fn end_without_result(&mut self, now: Tick, kept: f64, rate: f64) {
+        self.rest = (2.0 * self.rest).clamp(REST.0, REST.1);
+        self.forget = after_nanos(now, self.rest);
+        (self.limit, self.stage) = if self.was_open {
+            (None, StreamStage::Open)
+        } else {
+            (Some(kept.ceil()), StreamStage::Hold { rate, first_token: 0.0, raise: self.forget })
+        };
     }
 
     /// Begins a search, because calls wait in the engine.
-    fn search(&mut self, now: Tick, measure: &StreamMeasure) {
-        self.since = now;
-        self.unlimited = if self.limit.is_none() { measure.flights } else { f64::INFINITY };
+    fn search(&mut self, measure: &StreamMeasure) {
+        (self.from, self.was_open) = (measure.flights, self.limit.is_none());
         self.stage = StreamStage::Search { lower: 0.0, kept: measure.flights, rate: measure.rate };
         self.lower(measure);
     }
@@ -232,11 +274,8 @@ impl StreamLimiter {
         }
         // The wait that is left is no queue: prompts wait for the step of the others.
         self.loaded = measure.first_token * (kept / limit).max(1.0);
-        if kept >= self.unlimited {
-            // No lower limit keeps the rate.
-            self.rest = (2.0 * self.rest).clamp(REST.0, REST.1);
-            (self.limit, self.stage, self.forget) = (None, StreamStage::Open, after_nanos(now, self.rest));
-            return;
+        if kept >= self.from {
+            return self.end_without_result(now, kept, rate);
         }
         (self.rest, self.forget) = (REST.0, after_nanos(now, REST.1));
         self.limit = Some((HEADROOM * kept).ceil());
@@ -254,18 +293,21 @@ impl StreamLimiter {
             (self.loaded, self.rest) = (0.0, 0.0);
         }
         if measure.is_waiting(QUEUE) {
-            return self.search(now, measure);
+            return self.search(measure);
         }
+        if !measure.is_loaded {
+            return;
+        }
+        let mean = |before: f64, last: f64| if before > 0.0 { before + WEIGHT * (last - before) } else { last };
         let rested = self.rest - nanos_between(now, raise);
         let is_due = now >= raise || measure.waiting < 1.0 && rested >= REST_WITHOUT_QUEUE;
         if !is_due && is_unchanged && measure.first_token >= QUICKER * first_token {
-            let mean = |before: f64, last: f64| if before > 0.0 { before + WEIGHT * (last - before) } else { last };
             let (rate, first_token) = (mean(rate, measure.rate), mean(first_token, measure.first_token));
             self.stage = StreamStage::Hold { rate, first_token, raise };
             return;
         }
-        // A measurement in which calls wait much less is not one of the engine as it was.
-        self.raise(limit, measure.rate, if first_token > 0.0 { first_token } else { measure.first_token });
+        let rate = if is_unchanged { mean(rate, measure.rate) } else { measure.rate };
+        self.raise(limit, rate, measure.first_token);
     }
 
     /// Raises a limit under which the rate of tokens and the time to the first one are these.
@@ -283,7 +325,7 @@ impl StreamLimiter {
             (self.rest, self.raise) = (0.0, (2.0 * self.raise).min(RAISE_MAX));
             return self.raise(self.limit.unwrap_or(previous), measure.rate, measure.first_token);
         }
-        if measure.rate * (1.0 - measure.error) >= RAISE.1 * rate {
+        if measure.rate >= RAISE.1 * rate && measure.exceeds(rate, SURE) {
             (self.rest, self.raise) = (0.0, (2.0 * self.raise).min(RAISE_MAX));
             self.stage = StreamStage::Hold { rate: measure.rate, first_token: measure.first_token, raise: now };
             return;

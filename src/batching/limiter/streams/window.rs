@@ -39,7 +39,9 @@ pub(super) struct StreamWindow {
     tokens: u64,
     /// Number of answers since the start.
     ended: u32,
-    /// Number of those that count; under a limit, only the ones to calls that were sent since.
+    /// Number of those with no call of the class in the queue.
+    unqueued: u32,
+    /// Number of the answers that count; under a limit, only the ones to calls that were sent since.
     answers: u32,
     /// Sum of their times to the first token, in nanoseconds.
     first_token: f64,
@@ -73,6 +75,8 @@ pub(super) struct StreamMeasure {
     pub(super) first_token: f64,
     /// Estimated number of calls that wait in the engine.
     pub(super) waiting: f64,
+    /// `true` if calls were queued at all answers.
+    pub(super) is_loaded: bool,
     /// Number of parts.
     parts: u32,
 }
@@ -87,10 +91,13 @@ impl StreamWindow {
 
     /// Adds an answered call. Returns `true` if it is the last one of a part.
     pub(super) fn add(&mut self, sample: &StreamSample, is_limited: bool, variation: &mut RateVariation) -> bool {
+        // The answer at which a measurement begins does not count.
         if self.begun == Tick::default() {
             *self = Self::begin(sample);
+            return false;
         }
         self.ended += 1;
+        self.unqueued += u32::from(!sample.is_queued);
         // A call that was sent before the limit changed may have waited longer than those after it.
         if is_limited && sample.sent < self.begun {
             return false;
@@ -103,7 +110,11 @@ impl StreamWindow {
         }
         let (begun, tokens) = std::mem::replace(&mut self.part, (sample.now, sample.tokens));
         let rate = to_f64(sample.tokens.saturating_sub(tokens)) / nanos_between(begun, sample.now).max(1.0);
-        variation.observe(std::mem::replace(&mut self.rate, rate), rate);
+        let before = std::mem::replace(&mut self.rate, rate);
+        // Below a limit, the rate varies with the load.
+        if !is_limited || self.unqueued == 0 {
+            variation.observe(before, rate);
+        }
         true
     }
 
@@ -116,7 +127,8 @@ impl StreamWindow {
         // Little's law for the queue in the engine.
         let waiting = f64::from(self.ended) / time * (first_token - base).max(0.0);
         let parts = self.answers / ANSWERS;
-        StreamMeasure { rate, error: variation.error(parts), flights, first_token, waiting, parts }
+        let (error, is_loaded) = (variation.error(parts), self.unqueued == 0);
+        StreamMeasure { rate, error, flights, first_token, waiting, is_loaded, parts }
     }
 }
 
@@ -143,9 +155,19 @@ impl RateVariation {
 // === impl StreamMeasure ===
 
 impl StreamMeasure {
-    /// Returns `true` if the rate is known well enough, or will not be known better.
+    /// Returns `true` if the rate is known well enough for a comparison.
     pub(super) fn is_precise(&self) -> bool {
-        self.error <= ERROR_MAX || self.parts >= PARTS_MAX
+        self.error <= ERROR_MAX
+    }
+
+    /// Returns `true` if the measurement has as many parts as one may have.
+    pub(super) fn is_last(&self) -> bool {
+        self.parts >= PARTS_MAX
+    }
+
+    /// Returns `true` if the rate exceeds another one by this number of standard errors.
+    pub(super) fn exceeds(&self, rate: f64, errors: f64) -> bool {
+        self.rate * (1.0 - errors * self.error) >= rate
     }
 
     /// Returns `true` if at least this many calls wait in the engine, given as a number and as a

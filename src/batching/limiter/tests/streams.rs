@@ -40,6 +40,8 @@ struct Streams {
     tokens: u64,
     calls: u64,
     now: u64,
+    /// `true` while no client sends a call.
+    is_paused: bool,
 }
 
 impl Streams {
@@ -57,12 +59,13 @@ impl Streams {
             tokens: 0,
             calls: 0,
             now: 1,
+            is_paused: false,
         }
     }
 
     fn send(&mut self) {
-        while self.idle > 0 {
-            let (now, queued) = (Tick(self.now), self.idle as u64);
+        while self.idle > 0 && !self.is_paused {
+            let (now, queued) = (Tick(self.now), self.queued());
             let ask = PermitRequest { now, unbatched: true, arrived: now, has_second: false, queued };
             let permit = self.flow.permit(&ask);
             if matches!(permit, Permit::Full | Permit::Hold(_)) {
@@ -70,7 +73,7 @@ impl Streams {
             }
             self.idle -= 1;
             let departure =
-                Departure { items: 1, calls: 1, unbatched: true, permit, queued: self.idle as u64, expected: 0 };
+                Departure { items: 1, calls: 1, unbatched: true, permit, queued: self.queued(), expected: 0 };
             let mark = self.flow.on_dispatch(now, &departure);
             self.calls += 1;
             // Lengths of a multiplicative congruential generator.
@@ -82,6 +85,30 @@ impl Streams {
             let (arrived, sent) = (self.now, self.now);
             self.waiting.push_back(Stream { mark, arrived, sent, first: 0, prompt, length, left: length });
         }
+    }
+
+    /// Number of calls that wait for a permit.
+    fn queued(&self) -> u64 {
+        if self.is_paused { 0 } else { self.idle as u64 }
+    }
+
+    /// Runs without new calls for this long.
+    fn pause(&mut self, millis: u64) {
+        self.is_paused = true;
+        self.run(millis);
+        self.is_paused = false;
+    }
+
+    /// Returns the median limit of the next minutes, without limits that are under test for a short
+    /// time.
+    fn median_limit(&mut self) -> Option<usize> {
+        let mut limits: Vec<Option<u32>> = Vec::new();
+        for _ in 0..31 {
+            self.run(10_000);
+            limits.push(self.flow.limit());
+        }
+        limits.sort_unstable();
+        limits[15].map(|limit| limit as usize)
     }
 
     /// Moves calls into the engine in their order, and returns the time in which it reads their
@@ -119,7 +146,7 @@ impl Streams {
             for stream in ended {
                 let first_byte = std::time::Duration::from_nanos(stream.first - stream.sent);
                 let arrived = Tick(stream.arrived);
-                let done = Completion::new(true, 1, arrived, arrived, self.idle as u64, 1)
+                let done = Completion::new(true, 1, arrived, arrived, self.queued(), 1)
                     .with_first_byte(Some(first_byte))
                     .with_tokens(Some(self.tokens));
                 self.flow.on_completion(Tick(self.now), &stream.mark, done);
@@ -134,12 +161,12 @@ const ENGINE: EngineModel =
     EngineModel { calls: 48, cache: u64::MAX, step: 20 * MS, call: MS / 5, prompt: 10 * MS, prompt_token: 0 };
 
 /// Runs the same clients with and without a limit for this long. Returns the tokens under the
-/// limit, as a part of the others, and the limit.
-fn compare(engine: EngineModel, clients: usize, lengths: (u32, u32), seconds: u64) -> (f64, Option<u32>) {
+/// limit, as a part of the others, and the median limit afterwards.
+fn compare(engine: EngineModel, clients: usize, lengths: (u32, u32), seconds: u64) -> (f64, Option<usize>) {
     let mut streams = Streams { lengths, ..Streams::new(engine, clients, true) };
     let mut direct = Streams { lengths, ..Streams::new(engine, clients, false) };
     let (ours, theirs) = (streams.run(seconds * 1000), direct.run(seconds * 1000));
-    (ours as f64 / theirs as f64, streams.flow.limit())
+    (ours as f64 / theirs as f64, streams.median_limit())
 }
 
 #[test]
@@ -156,8 +183,7 @@ fn calls_beyond_what_the_engine_runs_wait_here_at_no_cost_in_tokens() {
         let (part, limit) = compare(EngineModel { calls, ..ENGINE }, clients, lengths, 600);
         let tested = format!("{calls} places, {clients} clients, {lengths:?}: {part}, limit {limit:?}");
         assert!(part >= 0.98, "{tested}");
-        // A test of more room may be in progress.
-        assert!(limit.is_some_and(|limit| (calls..=calls * 2 + 14).contains(&(limit as usize))), "{tested}");
+        assert!(limit.is_some_and(|limit| (calls * 9 / 10..=calls + calls / 4 + 2).contains(&limit)), "{tested}");
     }
 }
 
@@ -191,7 +217,7 @@ fn the_limit_is_what_the_cache_holds_if_lengths_differ() {
 fn calls_to_an_engine_with_room_are_not_held() {
     for (clients, lengths) in [(30, (20, 200)), (47, (20, 200)), (47, (5, 20)), (47, (1, 400)), (10, (2, 5))] {
         let (part, limit) = compare(ENGINE, clients, lengths, 120);
-        let is_held = limit.is_some_and(|limit| (limit as usize) < clients);
+        let is_held = limit.is_some_and(|limit| limit < clients);
         assert!(part >= 0.99 && !is_held, "{clients} clients, {lengths:?}: {part}, limit {limit:?}");
     }
 }
@@ -203,22 +229,55 @@ fn the_limit_follows_the_engine() {
     for (calls, step) in [(16, 20), (64, 20), (48, 60), (48, 10), (200, 20), (400, 20), (48, 20)] {
         streams.engine = EngineModel { calls, step: step * MS, ..ENGINE };
         let mut direct = Streams::new(streams.engine, 300, false);
-        streams.run(150_000);
-        direct.run(150_000);
+        streams.run(240_000);
+        direct.run(240_000);
         let (ours, theirs) = (streams.run(30_000) as f64, direct.run(30_000) as f64);
-        assert!(
-            ours >= 0.97 * theirs,
-            "{calls} places, {step} ms: {}, limit {:?}",
-            ours / theirs,
-            streams.flow.limit()
-        );
+        let tested = format!("{calls} places, {step} ms: {}, limit {:?}", ours / theirs, streams.flow.limit());
+        assert!(ours >= 0.97 * theirs, "{tested}");
+        // All 300 calls fit into the engine of 400 places.
+        assert!(calls == 400 || streams.flow.limit().is_some_and(|limit| limit < 300), "{tested}");
     }
+}
+
+#[test]
+fn pauses_between_bursts_are_not_taken_for_a_slow_engine() {
+    let mut streams = Streams::new(ENGINE, 300, true);
+    streams.run(300_000);
+    for _ in 0..20 {
+        streams.run(40_000);
+        streams.pause(60_000);
+    }
+    let limit = streams.median_limit();
+    assert!(limit.is_some_and(|limit| (43..=62).contains(&limit)), "{limit:?}");
+}
+
+#[test]
+fn a_search_takes_as_long_as_the_answers() {
+    let engine = EngineModel { calls: 8, ..ENGINE };
+    let mut streams = Streams { lengths: (1000, 3000), ..Streams::new(engine, 300, true) };
+    streams.run(3_600_000);
+    let limit = streams.median_limit();
+    assert!(limit.is_some_and(|limit| (7..=14).contains(&limit)), "{limit:?}");
+}
+
+#[test]
+fn a_limit_above_the_load_is_lowered_if_the_engine_shrinks() {
+    let mut streams = Streams::new(EngineModel { calls: 200, ..ENGINE }, 400, true);
+    streams.run(600_000);
+    assert!(streams.flow.limit().is_some_and(|limit| limit >= 180), "{:?}", streams.flow.limit());
+    // Two thirds of the clients leave.
+    streams.pause(60_000);
+    streams.idle = 130;
+    streams.engine = ENGINE;
+    streams.run(300_000);
+    let limit = streams.median_limit();
+    assert!(limit.is_some_and(|limit| (43..=62).contains(&limit)), "{limit:?}");
 }
 
 #[test]
 fn calls_without_an_order_are_not_held() {
     let mut streams = Streams::new(ENGINE, 300, true);
-    streams.run(150_000);
+    streams.run(240_000);
     assert!(streams.flow.limit().is_some());
     streams.flow.set_ordered(Tick(streams.now), false);
     streams.run(10_000);
