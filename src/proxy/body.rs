@@ -156,6 +156,12 @@ impl Body {
         matches!(self.kind, BodyKind::Stream { .. })
     }
 
+    /// Returns `true` if the bytes are still to arrive, from hyper or from another task.
+    #[must_use]
+    pub const fn is_pending(&self) -> bool {
+        matches!(self.kind, BodyKind::Stream { .. } | BodyKind::Channel(_))
+    }
+
     /// Sets the trailers that follow the bytes of a full body.
     #[must_use]
     pub fn with_trailers(mut self, trailers: Option<HeaderMap>) -> Self {
@@ -163,12 +169,12 @@ impl Body {
         self
     }
 
-    /// Holds a guard until the body is dropped.
+    /// Holds a guard until the body is dropped. Later guards are dropped before earlier ones.
     #[must_use]
     pub fn with_guard(mut self, guard: impl Any + Send + Sync) -> Self {
         self.guard = Some(match self.guard.take() {
             None => Box::new(guard),
-            Some(earlier) => Box::new((earlier, guard)),
+            Some(earlier) => Box::new((guard, earlier)),
         });
         self
     }

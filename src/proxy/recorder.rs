@@ -212,9 +212,9 @@ impl CallRecorder {
         self.time_body(response);
     }
 
-    /// Has the latency recorded at the end of a streamed response.
+    /// Has the latency recorded at the end of a response that is still to arrive.
     fn time_body(&mut self, response: &mut Response<Body>) {
-        let Some(durations) = self.durations().filter(|_| response.body().is_streamed()).cloned() else { return };
+        let Some(durations) = self.durations().filter(|_| response.body().is_pending()).cloned() else { return };
         let Self { outcome, began, .. } = *self;
         let timer = ResponseTimer { durations, outcome, clock: self.proxy.clock, began };
         let body = std::mem::replace(response.body_mut(), Body::empty());

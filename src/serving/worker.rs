@@ -212,12 +212,18 @@ impl Worker {
         let metrics = self.metrics.clone();
         let mut pipeline = JobPipeline::new(&mut *executor, &metrics, self.clock, BATCH_TIME_MAX);
         loop {
-            // After a panic, the executor is not used any more.
+            // After a panic or a fatal error, the executor is not used any more. It is not dropped
+            // either, since that would wait for a device that does not end its work: the process
+            // ends.
             let FinishedJob { reply, result } =
                 match catch_unwind(AssertUnwindSafe(|| pipeline.advance(&mut self.inbox))) {
                     Ok(Some(finished)) => finished,
                     Ok(None) => return,
-                    Err(_) => return self.fail("the executor panicked"),
+                    Err(_) => {
+                        drop(pipeline);
+                        let _leaked = Box::leak(executor);
+                        return self.fail("the executor panicked");
+                    }
                 };
             if let Some(usage) = pipeline.device_usage() {
                 self.record_usage(usage);
@@ -227,8 +233,6 @@ impl Worker {
             reply.send(result).ok();
             if let Some(reason) = fatal {
                 drop(pipeline);
-                // It is not dropped, since that would wait for a device that does not end its work.
-                // The process ends.
                 let _leaked = Box::leak(executor);
                 return self.fail(&reason);
             }

@@ -108,7 +108,7 @@ impl PodMetrics {
                 saved += value;
             } else if bucket == Some(Metric::BatchItems.name()) {
                 batches.add(labels, value);
-            } else if bucket == Some(Metric::CallDuration.name()) {
+            } else if bucket == Some(Metric::CallDuration.name()) && label(labels, "outcome") != Some("passed") {
                 latencies.add(labels, value);
             }
         }

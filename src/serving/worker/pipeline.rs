@@ -24,8 +24,8 @@ use crate::prepared::InputSequence;
 
 /// Maximum time of a submitted batch. The largest one, 16 384 tokens of BERT large with its 302
 /// million parameters in layers, takes 10^13 operations, and up to three times as many with the
-/// attention of sequences of 8192 tokens: within this time at 0.5 TFLOP/s, which is far below the GPUs
-/// that run the kernels.
+/// attention of sequences of 8192 tokens: within this time at 0.5 TFLOP/s, which is far below the
+/// GPUs that run the kernels.
 pub(super) const BATCH_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// The executor and the jobs in flight.

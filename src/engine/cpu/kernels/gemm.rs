@@ -75,9 +75,9 @@ struct Tile<'a> {
     bias: &'a [f32],
 }
 
-/// Multiplication of a tile with all columns of its panel. The number of rows is a constant, so that the compiler keeps its sums
-/// in registers. It is a separate function for each instruction set: inlined into its caller, it
-/// would share the registers with the caller's values.
+/// Multiplication of a tile with all columns of its panel. The number of rows is a constant, so that
+/// the compiler keeps its sums in registers. It is a separate function for each instruction set:
+/// inlined into its caller, it would share the registers with the caller's values.
 struct TileTask<'a, const ROWS: usize>(&'a Tile<'a>);
 
 // === impl InputMatrix ===
@@ -183,6 +183,7 @@ impl Tile<'_> {
     /// Multiplies a tile that has fewer columns than its panel, in a copy that has all.
     fn multiply_in_copy(&self, set: InstructionSet) {
         let (mut copy, panel) = ([0.0_f32; TILE_ELEMENTS_MAX], set.panel_columns());
+        assert!(self.rows * panel <= TILE_ELEMENTS_MAX, "no instruction set has larger tiles");
         for (row, copied) in copy.chunks_exact_mut(panel).take(self.rows).enumerate() {
             // SAFETY: the output has the row, with fewer elements than `copied`.
             unsafe {
