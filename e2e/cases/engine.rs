@@ -144,14 +144,7 @@ async fn a_policy_makes_the_sidecar_serve_embeddings_on_the_cpu(space: &TestName
     }
     let caller = TestClient::start(space).await?;
     caller.wait_until_reachable("embedder:80", "/health").await?;
-    let calls = calls();
-    let alone = caller.call_sequentially("embedder:80", &calls).await?;
-    let together = caller.call_concurrently("embedder:80", &calls).await?;
-    for (alone, together) in alone.iter().zip(&together) {
-        if alone.status != 200 || !is_same_answer(alone, together) {
-            return Err(format!("alone {alone:?}, in a batch {together:?}").into());
-        }
-    }
+    compare_answers(&caller, "embedder:80").await?;
     let metrics = space.metrics(&pod).await?;
     let (shared, sequences) = (metrics.shared_batches(), metrics.sum("groupage_engine_sequences_total", &[]));
     #[expect(clippy::cast_precision_loss, reason = "a few calls")]
@@ -190,14 +183,7 @@ async fn the_image_with_cuda_support_serves_a_model_without_a_gpu(space: &TestNa
     space.apply(&with_model(CUDA_POD)).await?;
     let caller = TestClient::start(space).await?;
     caller.wait_until_reachable("cuda:80", "/health").await?;
-    let calls = calls();
-    let alone = caller.call_sequentially("cuda:80", &calls).await?;
-    let together = caller.call_concurrently("cuda:80", &calls).await?;
-    for (alone, together) in alone.iter().zip(&together) {
-        if alone.status != 200 || !is_same_answer(alone, together) {
-            return Err(format!("alone {alone:?}, in a batch {together:?}").into());
-        }
-    }
+    compare_answers(&caller, "cuda:80").await?;
     // A static binary, or one without the feature, gives another reason.
     let log = space.kubectl(&["logs", "cuda"]).await?;
     let line = log.lines().find(|line| line.contains("device of the engine")).ok_or(log.clone())?;
@@ -234,6 +220,19 @@ async fn create_model(space: &TestNamespace) -> Result<(), TestError> {
     let files = FILES.map(|(key, path)| format!("--from-file={key}={}", folder.join(path).display()));
     let args: Vec<String> = ["create", "configmap", "model"].map(str::to_owned).into_iter().chain(files).collect();
     space.kubectl(&args.iter().map(String::as_str).collect::<Vec<_>>()).await.map(drop)
+}
+
+/// Sends calls one after the other and then at once, and requires the same answers.
+async fn compare_answers(caller: &TestClient, address: &str) -> Result<(), TestError> {
+    let calls = calls();
+    let alone = caller.call_sequentially(address, &calls).await?;
+    let together = caller.call_concurrently(address, &calls).await?;
+    for (alone, together) in alone.iter().zip(&together) {
+        if alone.status != 200 || !is_same_answer(alone, together) {
+            return Err(format!("alone {alone:?}, in a batch {together:?}").into());
+        }
+    }
+    Ok(())
 }
 
 /// Calls with different texts of different lengths.

@@ -55,6 +55,14 @@ pub(crate) fn rules(path: &str, protocol: RouteProtocol) -> RouteRules {
     RouteRules { item_count_max: 128, ..RouteRules::new(PathPattern::parse(path).unwrap(), protocol) }
 }
 
+/// Returns the rules of a route, which declares the lists `/in/rows` and `/out/rows` if it is a generic
+/// one.
+pub(crate) fn declared_rules(path: &str, protocol: RouteProtocol) -> RouteRules {
+    let generic = (protocol == RouteProtocol::Generic)
+        .then(|| GenericOptions::new(vec![pointer("/in/rows")], vec![pointer("/out/rows")]));
+    RouteRules { generic, ..rules(path, protocol) }
+}
+
 fn common() -> SharedHeaderRules {
     let deadline_headers = vec![
         HeaderName::from_static("x-request-timeout-ms"),

@@ -72,9 +72,9 @@ pub(super) struct StreamLimiter {
     stage: StreamStage,
     window: StreamWindow,
     variation: RateVariation,
-    /// `true` after the limit was raised, until the end of the next measurement, which is
-    /// discarded: the engine reads the prompts of many calls at once, which delays the tokens of
-    /// all others.
+    /// `true` after the limit was raised, until the end of the first part of the next measurement,
+    /// which is discarded: the engine reads the prompts of many calls at once, which delays the
+    /// tokens of all others.
     is_settling: bool,
     /// Latest answer that counted, or that left a search more calls than its limit.
     since: Tick,

@@ -493,9 +493,7 @@ pub(super) fn results_of(format: &WireFormat, values: &[String]) -> Vec<String> 
 
 /// Returns the endpoint for calls of a format.
 pub(super) fn endpoint_of_format(format: &WireFormat) -> Arc<Endpoint> {
-    let generic = (format.protocol == RouteProtocol::Generic)
-        .then(|| GenericOptions::new(vec![pointer("/in/rows")], vec![pointer("/out/rows")]));
-    endpoint_of(RouteRules { generic, ..rules(format.path, format.protocol) }, format.path)
+    endpoint_of(declared_rules(format.path, format.protocol), format.path)
 }
 
 /// Adds a field in front of those of the call.

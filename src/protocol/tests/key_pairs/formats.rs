@@ -1,8 +1,7 @@
 //! The formats of the calls of which pairs are generated. `route::tests` checks that no adapter is
 //! left out.
 
-use crate::generic::GenericOptions;
-use crate::tests::{pointer, rules};
+use crate::tests::declared_rules;
 use crate::{RouteProtocol, RouteRules};
 
 /// The calls of one adapter.
@@ -272,8 +271,6 @@ impl KeyFormat {
 
     /// Returns the rules of a route for all paths.
     pub(super) fn rules(&self) -> RouteRules {
-        let generic = (self.protocol == RouteProtocol::Generic)
-            .then(|| GenericOptions::new(vec![pointer("/in/rows")], vec![pointer("/out/rows")]));
-        RouteRules { generic, ..rules("/*", self.protocol) }
+        declared_rules("/*", self.protocol)
     }
 }
