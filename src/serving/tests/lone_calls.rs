@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use groupage_engine::{Executor, LoadError, MemoryShortage};
+use groupage_engine::{Executor, LoadError, MemoryShortage, NumberType};
 use groupage_protocol::error::FailureKind;
 use groupage_proxy::body::{Body, body_channel};
 use groupage_runtime::clock::Clock;
@@ -82,6 +82,26 @@ async fn views_show_the_model_and_its_limits() {
     assert_eq!((missing.status().as_u16(), &json_of(&missing)["error"]["code"]), (404, &json!("not_found")));
     assert_eq!(server.report()["executor"]["kernels"], "fake");
     assert_eq!(server.identity().borrow().model.as_deref(), Some("tiny"));
+}
+
+#[tokio::test]
+async fn the_type_of_numbers_is_that_of_the_executor() {
+    let model = TestModel::embedding();
+    // On a GPU that is chosen, and on the CPU if that GPU cannot execute the model.
+    for (number_type, name) in [(NumberType::Bfloat16, "bfloat16"), (NumberType::Float32, "float32")] {
+        let device = DeviceNote { is_gpu: true, reason: String::new() };
+        let (opens, waits) = std::sync::mpsc::channel::<()>();
+        let load = move || {
+            waits.recv().unwrap();
+            Ok::<Box<dyn Executor>, LoadError>(Box::new(FakeExecutor::new(100).with_number_type(number_type)))
+        };
+        let parts = EngineParts { device, ..parts() };
+        let server = EngineServer::start_with(model.served.clone(), parts, load).unwrap();
+        assert_eq!(json_of(&get(&server, "/info").await)["model_dtype"], "bfloat16", "that of the chosen device");
+        opens.send(()).unwrap();
+        until_ready(&server).await;
+        assert_eq!(json_of(&get(&server, "/info").await)["model_dtype"], name);
+    }
 }
 
 #[tokio::test]
