@@ -143,7 +143,8 @@ pub enum ExecuteError {
     /// The device refused an operation, for example for lack of memory. It can execute other
     /// batches.
     #[error(
-        "{operation} was refused by the device: {name} ({code}): send smaller batches, or lower the limit of tokens"
+        "{operation} was refused by the device: {name} ({code}): send shorter inputs, or lower `engine.itemTokensMax` \
+         of the server"
     )]
     DeviceRefusal {
         /// The operation.
