@@ -34,7 +34,7 @@ use self::selection::KernelSelection;
 use self::workers::WorkerPool;
 use crate::batch::PackedBatch;
 use crate::error::LoadError;
-use crate::executor::{ExecuteError, Executor, ExecutorReport, SequenceResult};
+use crate::executor::{ExecuteError, Executor, ExecutorReport, NumberType, SequenceResult};
 use crate::limits::BatchLimits;
 use crate::model::Model;
 
@@ -98,6 +98,7 @@ impl CpuExecutor {
         })?;
         let report = ExecutorReport {
             kernels: format!("CPU, {}", kernels.set().name()),
+            number_type: NumberType::Float32,
             batch_invariant: true,
             rejected: kernels.rejected().iter().map(|name| (*name).to_owned()).collect(),
             threads,

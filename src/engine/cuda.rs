@@ -91,7 +91,7 @@ use self::token_ceiling::TokenCeiling;
 use crate::batch::PackedBatch;
 use crate::cpu::TOKENS_MAX;
 use crate::error::LoadError;
-use crate::executor::{BatchPipeline, DeviceUsage, ExecuteError, Executor, ExecutorReport, SequenceResult};
+use crate::executor::{BatchPipeline, DeviceUsage, ExecuteError, Executor, ExecutorReport, NumberType, SequenceResult};
 use crate::limits::BatchLimits;
 use crate::memory_limit::MemoryLimit;
 use crate::model::Model;
@@ -152,6 +152,7 @@ impl<D: GpuDevice> CudaExecutor<D> {
         let report = ExecutorReport {
             batch_invariant: name.is_none(),
             kernels: describe_kernels(device.properties(), name),
+            number_type: NumberType::Bfloat16,
             rejected,
             threads: 1,
             tokens_max,

@@ -16,6 +16,15 @@ const JSON_BYTES_MAX: u64 = 4 << 20;
 /// merges, have 33 MiB (Gemma 3).
 pub(crate) const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
 
+/// Beginning of the file that a clone without Git LFS has in the place of a large one
+/// (<https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md>).
+pub(crate) const LFS_POINTER: &[u8; 23] = b"version https://git-lfs";
+/// Such a file, as errors name it.
+pub(crate) const LFS_FOUND: &str = "a pointer of Git LFS in the place of the file";
+/// The remedy for it.
+pub(crate) const LFS_ADVICE: &str =
+    "run `git lfs pull` in the clone, or download the directory with `hf download` of Hugging Face";
+
 const READABLE: &str = "name the directory of a model in the format of Hugging Face that this process can read";
 
 /// A directory with the files of a model.
@@ -95,6 +104,9 @@ impl ModelDirectory {
         if bytes.len() as u64 > bytes_max {
             let advice = "use the file that was published with the model";
             return Err(error(format!("more than {bytes_max} bytes"), format!("at most {bytes_max} bytes"), advice));
+        }
+        if bytes.starts_with(LFS_POINTER) {
+            return Err(error(LFS_FOUND.to_owned(), "the file itself".to_owned(), LFS_ADVICE));
         }
         Ok(Some(bytes))
     }

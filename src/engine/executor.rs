@@ -143,7 +143,8 @@ pub enum ExecuteError {
     /// The device refused an operation, for example for lack of memory. It can execute other
     /// batches.
     #[error(
-        "{operation} was refused by the device: {name} ({code}): send smaller batches, or lower the limit of tokens"
+        "{operation} was refused by the device: {name} ({code}): send shorter inputs, or lower `engine.itemTokensMax` \
+         of the server"
     )]
     DeviceRefusal {
         /// The operation.
@@ -197,11 +198,35 @@ pub struct DeviceUsage {
     pub token_ceiling: usize,
 }
 
+/// Type of the numbers that an executor multiplies. Sums have 32 bits with either.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NumberType {
+    /// Floating point of 32 bits (IEEE 754).
+    Float32,
+    /// The upper 16 bits of it.
+    Bfloat16,
+}
+
+// === impl NumberType ===
+
+impl NumberType {
+    /// Returns the name of the type in `PyTorch` and in the files of models (`torch_dtype`).
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Float32 => "float32",
+            Self::Bfloat16 => "bfloat16",
+        }
+    }
+}
+
 /// Choices of an executor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecutorReport {
     /// Name of the device and of its kernels.
     pub kernels: String,
+    /// Type of the numbers that it multiplies.
+    pub number_type: NumberType,
     /// Whether the results of a sequence have the same bits in every batch.
     pub batch_invariant: bool,
     /// Kernels that the device supports but that failed their comparison with portable ones, and

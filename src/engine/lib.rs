@@ -67,8 +67,8 @@ pub use cuda::{
 pub use cuda::{KernelParity, PARITY_ERROR_MAX, SimulatedDevice, SimulatedLibrary, compare_kernels};
 pub use error::LoadError;
 pub use executor::{
-    BATCHES_MAX, BatchPipeline, DeviceUsage, ExecuteError, Executor, ExecutorReport, NonFiniteOutput, SequenceOutput,
-    SequenceResult,
+    BATCHES_MAX, BatchPipeline, DeviceUsage, ExecuteError, Executor, ExecutorReport, NonFiniteOutput, NumberType,
+    SequenceOutput, SequenceResult,
 };
 pub use memory_limit::MemoryLimit;
 pub use model::Model;

@@ -16,7 +16,7 @@ use serde_json::Value;
 pub(crate) use self::encoder::{EncoderTensors, HeadTensors, LayerTensors, LinearTensors, NormTensors};
 use self::file::WeightFile;
 pub(crate) use self::tensor::{WeightTensor, WeightType};
-use crate::directory::ModelDirectory;
+use crate::directory::{LFS_ADVICE, LFS_FOUND, LFS_POINTER, ModelDirectory};
 use crate::error::LoadError;
 
 /// Maximum size of the header of a file. A tensor takes about 150 bytes; the largest published
@@ -94,6 +94,9 @@ impl ModelWeights {
             advice: PUBLISHED,
         };
         let file = Arc::new(WeightFile::open(path).map_err(|broken| error(broken.to_string()))?);
+        if is_lfs_pointer(&file) {
+            return Err(LoadError { advice: LFS_ADVICE, ..error(LFS_FOUND.to_owned()) });
+        }
         let (data, metadata) = read_header(&file).map_err(error)?;
         for (tensor, info) in metadata.tensors() {
             let position = |offset: usize| data.saturating_add(u64::try_from(offset).unwrap_or(u64::MAX));
@@ -179,6 +182,13 @@ impl ModelWeights {
             advice,
         }
     }
+}
+
+/// Returns `true` for a pointer of Git LFS. Its text, read as the length of a header, would be too
+/// large, which looks like a damaged file.
+fn is_lfs_pointer(file: &WeightFile) -> bool {
+    let mut start = [0; LFS_POINTER.len()];
+    file.bytes() >= start.len() as u64 && file.read(0, &mut start).is_ok() && start == *LFS_POINTER
 }
 
 /// Reads the header of a file: its length in eight bytes, then JSON, where `data_offsets` are

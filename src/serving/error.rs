@@ -1,5 +1,7 @@
 //! Errors of calls, with the status codes of TEI.
 
+use std::fmt;
+
 use http::StatusCode;
 
 /// Kind of an error. Status and `error_type` follow from it.
@@ -89,9 +91,15 @@ impl CallError {
         Self::new(ErrorKind::Internal, error.to_string())
     }
 
-    /// Creates the error of an input without a text or token ids, with the message of TEI.
-    pub(crate) fn empty_input() -> Self {
-        Self::new(ErrorKind::Empty, "`inputs` cannot be empty")
+    /// Creates the error of an input without a text or token ids, in the words of TEI. `place` is
+    /// the field of the body, with the index of an element of a list, such as `inputs[1]`.
+    pub(crate) fn empty_input(place: impl fmt::Display) -> Self {
+        Self::new(ErrorKind::Empty, format!("`{place}` cannot be empty"))
+    }
+
+    /// Creates the error of a pair of which both texts are empty.
+    pub(crate) fn empty_pair(first: &str, second: impl fmt::Display) -> Self {
+        Self::new(ErrorKind::Empty, format!("`{first}` and `{second}` cannot both be empty"))
     }
 
     /// Creates the error of a field with a value that is not accepted.

@@ -26,7 +26,7 @@ impl ErrorFormat {
             "/v1/rerank" => Self::Cohere,
             "/embeddings" => Self::OpenAi,
             _ if path.starts_with("/v2/") => Self::Cohere,
-            _ if path.starts_with("/v1/") => Self::OpenAi,
+            _ if ["/v1/", "/v3/", "/openai/"].into_iter().any(|prefix| path.starts_with(prefix)) => Self::OpenAi,
             _ => Self::Tei,
         }
     }
@@ -59,7 +59,14 @@ mod tests {
         assert_eq!(body("/embed"), r#"{"error":"`inputs` is empty","error_type":"Empty"}"#);
         assert_eq!(body("/v2/rerank"), r#"{"message":"`inputs` is empty"}"#);
         assert_eq!(body("/v1/rerank"), body("/v2/rerank"));
-        for path in ["/v1/embeddings", "/embeddings", "/v1/chat/completions"] {
+        for path in [
+            "/v1/embeddings",
+            "/embeddings",
+            "/v3/embeddings",
+            "/openai/v1/embeddings",
+            "/openai/v1/models/a",
+            "/v1/chat/completions",
+        ] {
             let error: serde_json::Value = serde_json::from_str(&body(path)).unwrap();
             assert_eq!(error["error"]["type"], "invalid_request_error", "{path}");
             assert!(error["error"].get("param").is_some_and(serde_json::Value::is_null));

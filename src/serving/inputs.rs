@@ -71,18 +71,33 @@ pub(crate) struct EncodeOptions {
     pub(crate) prompt_name: Option<String>,
 }
 
+// === impl TextInput ===
+
+impl TextInput {
+    /// Returns `true` for an input without a text or token ids.
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Text(text) => text.is_empty(),
+            Self::Ids(ids) => ids.is_empty(),
+        }
+    }
+}
+
 // === impl TextInputs ===
 
 impl TextInputs {
-    /// Returns the inputs as a list. An error names the field of the body, `field`.
+    /// Returns the inputs as a list, in which none is empty. An error names the field of the body,
+    /// `field`.
     pub(crate) fn into_list(self, field: &str) -> Result<Vec<TextInput>, CallError> {
         let list = match self {
             // `[]` is parsed as a list of no token ids, and means a list of no inputs.
             Self::One(TextInput::Ids(ids)) if ids.is_empty() => Vec::new(),
-            Self::One(one) => vec![one],
+            Self::One(one) if one.is_empty() => return Err(CallError::empty_input(field)),
+            Self::One(one) => return Ok(vec![one]),
             Self::List(list) => list,
         };
         check_count(list.len(), field)?;
+        refuse_empty(list.iter().map(TextInput::is_empty), field)?;
         Ok(list)
     }
 }
@@ -90,13 +105,16 @@ impl TextInputs {
 // === impl Texts ===
 
 impl Texts {
-    /// Returns the texts as a list. An error names the field of the body, `field`.
+    /// Returns the texts as a list, in which none is empty. An error names the field of the body,
+    /// `field`.
     pub(crate) fn into_list(self, field: &str) -> Result<Vec<String>, CallError> {
         let list = match self {
-            Self::One(text) => vec![text],
+            Self::One(text) if text.is_empty() => return Err(CallError::empty_input(field)),
+            Self::One(text) => return Ok(vec![text]),
             Self::List(list) => list,
         };
         check_count(list.len(), field)?;
+        refuse_empty(list.iter().map(String::is_empty), field)?;
         Ok(list)
     }
 }
@@ -137,6 +155,14 @@ pub(crate) fn check_count(count: usize, field: &str) -> Result<(), CallError> {
                 format!("`{field}` has {count} inputs and a call may have at most {INPUTS_MAX}: send several calls");
             Err(CallError::new(ErrorKind::TooLarge, message))
         }
+    }
+}
+
+/// Refuses a list `field` with an empty element. The iterator has `true` for such an element.
+pub(crate) fn refuse_empty(mut are_empty: impl Iterator<Item = bool>, field: &str) -> Result<(), CallError> {
+    match are_empty.position(|is_empty| is_empty) {
+        Some(index) => Err(CallError::empty_input(format_args!("{field}[{index}]"))),
+        None => Ok(()),
     }
 }
 

@@ -14,8 +14,8 @@
 //!   body and parameters, and [`Forwarder`](groupage_proxy::backend::Forwarder) for all other calls.
 //!
 //! Status codes and limits are those of Text Embeddings Inference (TEI,
-//! <https://github.com/huggingface/text-embeddings-inference>), errors of `/v1` those of the API of
-//! that path.
+//! <https://github.com/huggingface/text-embeddings-inference>). Bodies of errors have the format of
+//! the API that their path belongs to.
 
 mod error;
 mod format;

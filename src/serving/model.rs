@@ -116,7 +116,8 @@ impl ServedModel {
         }
     }
 
-    /// Encodes an input with its prompt.
+    /// Encodes an input with its prompt. The caller has refused an empty one, which a prompt would
+    /// make another text.
     pub(crate) fn encode(
         &self,
         input: &TextInput,
@@ -126,9 +127,6 @@ impl ServedModel {
         let truncation = options.truncation();
         let tokenizer = self.model.tokenizer();
         let (tokens, characters) = match input {
-            // Before the prompt, which would make it another text.
-            TextInput::Text(text) if text.is_empty() => return Err(CallError::empty_input()),
-            TextInput::Ids(ids) if ids.is_empty() => return Err(CallError::empty_input()),
             TextInput::Text(text) => {
                 let tokens = tokenizer.encode_text(&self.with_prompt(text, options)?, truncation);
                 (tokens, text.chars().count())
@@ -149,15 +147,13 @@ impl ServedModel {
         Ok(InputSequence { tokens, characters, kind })
     }
 
-    /// Encodes a pair of texts, of which one may be empty, as in TEI.
+    /// Encodes a pair of texts, of which one may be empty, as in TEI. The caller has refused a pair of
+    /// two empty texts.
     pub(crate) fn encode_pair(
         &self,
         (first, second): (&str, &str),
         options: &EncodeOptions,
     ) -> Result<InputSequence, CallError> {
-        if first.is_empty() && second.is_empty() {
-            return Err(CallError::empty_input());
-        }
         let tokens = self.model.tokenizer().encode_pair(first, second, options.truncation());
         let tokens = tokens.map_err(|error| token_error(&error))?;
         let characters = first.chars().count() + second.chars().count();

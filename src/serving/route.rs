@@ -7,7 +7,7 @@ use crate::error::{CallError, ErrorKind};
 /// A route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelRoute {
-    /// `POST /v1/embeddings` of OpenAI.
+    /// `POST /v1/embeddings` of OpenAI, and the same behind other prefixes.
     Embeddings,
     /// `POST /embed` of TEI.
     Embed,
@@ -27,9 +27,9 @@ pub enum ModelRoute {
     Info,
     /// `GET /health`, `/ping` and `/`.
     Health,
-    /// `GET /v1/models`.
+    /// `GET /v1/models` of OpenAI, and the same behind other prefixes.
     Models,
-    /// `GET /v1/models/{id}`, with the id as written.
+    /// `GET /v1/models/{id}`, with the decoded id.
     Model(String),
 }
 
@@ -42,7 +42,10 @@ pub struct RouteError {
     pub allow: Option<&'static str>,
 }
 
-const MODEL_PREFIX: &str = "/v1/models/";
+/// Lists of models, one for each prefix of a path for embeddings: a client of OpenAI has one base
+/// address for both. The prefix `/v3` is that of OVMS, and `/openai/v1` that of KServe's runtime of
+/// Hugging Face models.
+const MODEL_LISTS: [&str; 3] = ["/v1/models", "/v3/models", "/openai/v1/models"];
 /// `Allow` of routes that are read.
 const READ: &str = "GET, HEAD";
 /// `Allow` of routes that execute.
@@ -79,15 +82,17 @@ impl ModelRoute {
         Some(match path {
             "/" | "/health" | "/ping" => Self::Health,
             "/info" => Self::Info,
-            "/v1/models" => Self::Models,
-            _ => Self::Model(path.strip_prefix(MODEL_PREFIX)?.to_owned()),
+            _ => match MODEL_LISTS.iter().find_map(|list| path.strip_prefix(*list))? {
+                "" => Self::Models,
+                rest => Self::Model(decode_percent(rest.strip_prefix('/')?)),
+            },
         })
     }
 
     fn of_execution(path: &str, root: &Self) -> Option<Self> {
         Some(match path {
             "/" | "/invocations" => root.clone(),
-            "/v1/embeddings" | "/embeddings" => Self::Embeddings,
+            "/v1/embeddings" | "/embeddings" | "/v3/embeddings" | "/openai/v1/embeddings" => Self::Embeddings,
             "/embed" => Self::Embed,
             "/embed_all" => Self::EmbedAll,
             "/predict" => Self::Predict,
@@ -104,6 +109,26 @@ impl ModelRoute {
     pub fn has_body(&self) -> bool {
         !matches!(self, Self::Info | Self::Health | Self::Models | Self::Model(_))
     }
+}
+
+/// Decodes the percent-encoded bytes of a path: the client of OpenAI encodes the slash of an id such
+/// as `owner/name`. Other uses of `%` are kept, and bytes that are not UTF-8 are replaced, since no
+/// model has such an id.
+fn decode_percent(path: &str) -> String {
+    let mut decoded = Vec::with_capacity(path.len());
+    let mut bytes = path.bytes();
+    while let Some(byte) = bytes.next() {
+        let mut ahead = bytes.clone();
+        let digits = [ahead.next(), ahead.next()].map(|digit| char::from(digit.unwrap_or_default()).to_digit(16));
+        match digits {
+            [Some(high), Some(low)] if byte == b'%' => {
+                decoded.push(u8::try_from(16 * high + low).unwrap_or_default());
+                bytes = ahead;
+            }
+            _ => decoded.push(byte),
+        }
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
 }
 
 // === impl RouteError ===
@@ -138,7 +163,27 @@ mod tests {
             assert_eq!(find(&Method::GET, path), Ok(ModelRoute::Health), "{path}");
             assert_eq!(find(&Method::HEAD, path), Ok(ModelRoute::Health), "{path}");
         }
-        assert_eq!(find(&Method::GET, "/v1/models/a/b"), Ok(ModelRoute::Model("a/b".to_owned())));
+        for prefix in ["/v1", "/v3", "/openai/v1"] {
+            assert_eq!(find(&Method::POST, &format!("{prefix}/embeddings")), Ok(ModelRoute::Embeddings), "{prefix}");
+            assert_eq!(find(&Method::GET, &format!("{prefix}/models")), Ok(ModelRoute::Models), "{prefix}");
+            let one = find(&Method::GET, &format!("{prefix}/models/a"));
+            assert_eq!(one, Ok(ModelRoute::Model("a".to_owned())), "{prefix}");
+        }
+        assert_eq!(find(&Method::GET, "/v1/modelsa"), Err((404, None)));
+    }
+
+    #[test]
+    fn the_id_of_a_model_is_decoded() {
+        for (path, id) in [
+            ("/v1/models/a/b", "a/b"),
+            ("/v1/models/a%2Fb", "a/b"),
+            ("/v1/models/a%2fb%C3%A9", "a/bé"),
+            ("/v1/models/a%252Fb", "a%2Fb"),
+            ("/v1/models/100%", "100%"),
+            ("/v1/models/%+1%zz", "%+1%zz"),
+        ] {
+            assert_eq!(find(&Method::GET, path), Ok(ModelRoute::Model(id.to_owned())), "{path}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use groupage_batching::ReplayBudget;
-use groupage_engine::ExecutorReport;
+use groupage_engine::{ExecutorReport, NumberType};
 use groupage_proxy::backend::{Backend, Forwarder};
 use groupage_proxy::upstream::ServerIdentity;
 use groupage_runtime::clock::Clock;
@@ -220,6 +220,16 @@ impl EngineInner {
     fn batch_tokens_max(&self) -> usize {
         let limit = self.model.batch_tokens_max();
         self.worker.tokens_max().map_or(limit, |tokens| tokens.min(limit))
+    }
+
+    /// Returns the type of the numbers of the executor. Before the executor is created, it is that of
+    /// the chosen device.
+    fn number_type(&self) -> NumberType {
+        match self.worker.state() {
+            WorkerState::Ready(executor) => executor.report.number_type,
+            WorkerState::Loading | WorkerState::Failed if self.parts.device.is_gpu => NumberType::Bfloat16,
+            WorkerState::Loading | WorkerState::Failed => NumberType::Float32,
+        }
     }
 
     /// Executes sequences on the worker, which is not used if there are none.

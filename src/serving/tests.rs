@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 
 use groupage_engine::{
-    ExecuteError, Executor, ExecutorReport, Model, OutputKind, PackedBatch, SequenceOutput, SequenceResult,
+    ExecuteError, Executor, ExecutorReport, Model, NumberType, OutputKind, PackedBatch, SequenceOutput, SequenceResult,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -99,6 +99,7 @@ impl FakeExecutor {
     pub(crate) fn new(tokens_max: usize) -> Self {
         let report = ExecutorReport {
             kernels: "fake".to_owned(),
+            number_type: NumberType::Float32,
             batch_invariant: true,
             rejected: Vec::new(),
             threads: 1,
@@ -120,6 +121,12 @@ impl FakeExecutor {
     /// Returns the executor, which states that its results depend on the batch.
     pub(crate) fn batch_dependent(mut self) -> Self {
         self.report.batch_invariant = false;
+        self
+    }
+
+    /// Returns the executor, which states this type of numbers.
+    pub(crate) fn with_number_type(mut self, number_type: NumberType) -> Self {
+        self.report.number_type = number_type;
         self
     }
 

@@ -131,7 +131,7 @@ async fn a_text_that_is_too_long_is_cut_or_refused_as_the_call_states() {
     let (status, error) = curl(&process, "/embed", Some(&json!({"inputs": long, "truncate": false})));
     assert_eq!((status, &error["error_type"]), (422, &json!("Validation")), "{error}");
     let (status, error) = curl(&process, "/embed", Some(&json!({"inputs": ["fox", ""]})));
-    assert_eq!((status, error), (400, json!({"error": "`inputs` cannot be empty", "error_type": "Empty"})));
+    assert_eq!((status, error), (400, json!({"error": "`inputs[1]` cannot be empty", "error_type": "Empty"})));
 }
 
 #[tokio::test]

@@ -151,8 +151,13 @@ impl MemoryPlan {
 impl MemoryShortage {
     fn advice(&self) -> String {
         match self.tokens_possible {
-            0 => "stop other processes on the device, use one with more memory, or use the CPU".to_owned(),
-            tokens => format!("lower the tokens of a batch to {tokens}, or stop other processes on the device"),
+            0 => "raise `engine.memory`, lower `engine.itemTokensMax`, stop other processes on the device, use one \
+                  with more memory, or use the CPU"
+                .to_owned(),
+            tokens => format!(
+                "batches of {tokens} tokens fit; for larger ones, raise `engine.memory` or stop other processes on the \
+                 device"
+            ),
         }
     }
 }
@@ -206,10 +211,8 @@ mod tests {
         for part in ["218 MiB of weights", "168 MiB of workspace for 16384 tokens", "300 MiB of device memory"] {
             assert!(text.contains(part), "{text}");
         }
-        assert!(
-            text.ends_with(&format!("lower the tokens of a batch to {tokens}, or stop other processes on the device"))
-        );
-        let nothing = plan.check(&config, weights, weights, 512).unwrap_err();
-        assert!(nothing.to_string().ends_with("or use the CPU"), "{nothing}");
+        assert!(text.contains(&format!(": batches of {tokens} tokens fit; ")), "{text}");
+        let nothing = plan.check(&config, weights, weights, 512).unwrap_err().to_string();
+        assert!(nothing.contains("lower `engine.itemTokensMax`") && nothing.ends_with("or use the CPU"), "{nothing}");
     }
 }

@@ -13,8 +13,8 @@ mod tiny_model;
 use super::minilm::minilm;
 use super::*;
 use crate::{
-    CudaExecutor, CudaOptions, DeviceProperties, DeviceUsage, GpuDevice, LaunchArgument, MemoryLimit, SimulatedDevice,
-    finish_embedding,
+    CudaExecutor, CudaOptions, DeviceProperties, DeviceUsage, GpuDevice, LaunchArgument, MemoryLimit, NumberType,
+    SimulatedDevice, finish_embedding,
 };
 use tiny_model::{TinyModel, TinyShape};
 
@@ -55,6 +55,8 @@ fn bits(results: &[Vec<f32>]) -> Vec<Vec<u32>> {
 fn compare_encoders(name: &str, model: &Model, device: SimulatedDevice) {
     let batch = sequences(model, &[1, 70, 5, 64, 17]);
     let (mut cpu, mut gpu) = (executor(model, 2), on_device(model, device));
+    let types = [cpu.report().number_type, gpu.report().number_type];
+    assert_eq!(types, [NumberType::Float32, NumberType::Bfloat16], "{name}");
     for kind in [OutputKind::Embedding, OutputKind::TokenStates] {
         let (expected, found) = (execute(&mut cpu, &batch, kind), execute(&mut gpu, &batch, kind));
         for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {

@@ -40,6 +40,18 @@ fn a_missing_file_is_named() {
 }
 
 #[test]
+fn a_pointer_of_git_lfs_is_recognised() {
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 90868376\n";
+    for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+        let copy = copy_of("roberta");
+        std::fs::write(copy.path().join(file), pointer).unwrap();
+        let error = load(copy.path()).unwrap_err().to_string();
+        let part = format!("{file}: the file: found a pointer of Git LFS");
+        assert!(error.contains(&part) && error.contains("`git lfs pull`"), "{error}");
+    }
+}
+
+#[test]
 fn a_tokenizer_that_adds_no_special_tokens_is_refused() {
     let bytes =
         serde_json::json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true});

@@ -12,15 +12,16 @@ mod engine;
 
 use std::io::Write as _;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
+use crate::api::v1alpha1::EngineDevice;
 use crate::app::{AppOptions, EXIT_INTERNAL, RunningApp, build_runtime, start};
 use crate::batching::{CostClassId, FlowMode, FlowReport};
-use crate::config::{self, MachineLimits, Overrides, Sourced};
+use crate::config::{self, EngineConfig, MachineLimits, Overrides, Sourced};
 use crate::error::BoxError;
 use crate::telemetry::log::LevelHandle;
 use crate::testkit::load::{OpenConfig, OpenLoad, PreparedCalls, Report, start_open_loop};
@@ -60,6 +61,15 @@ pub(super) struct Args {
     /// executed one at a time with batches
     #[arg(long, value_name = "MODEL_DIR")]
     engine: Option<PathBuf>,
+    /// Device that executes the model: Auto, Cpu or Cuda
+    #[arg(
+        long,
+        value_name = "DEVICE",
+        default_value = "Auto",
+        requires = "engine",
+        value_parser = config::parse_engine_device
+    )]
+    engine_device: EngineDevice,
     /// Calls per second in the busy pass [default: 700; with --engine, twice the rate that the model
     /// reaches with one call at a time]
     #[arg(long, value_name = "N")]
@@ -94,7 +104,10 @@ pub(super) fn run(args: &Args) -> ExitCode {
     let run = async {
         match &args.engine {
             None => run_demo(args).await,
-            Some(model) => run_model(args, model).await,
+            Some(model) => {
+                let engine = EngineConfig { device: args.engine_device, ..EngineConfig::new(model) };
+                run_model(args, &engine).await
+            }
         }
     };
     match runtime.block_on(run) {
@@ -104,14 +117,14 @@ pub(super) fn run(args: &Args) -> ExitCode {
 }
 
 #[cfg(feature = "engine")]
-async fn run_model(args: &Args, model: &Path) -> Result<(), BoxError> {
-    engine::run_demo(args, model).await
+async fn run_model(args: &Args, engine: &EngineConfig) -> Result<(), BoxError> {
+    engine::run_demo(args, engine).await
 }
 
 #[cfg(not(feature = "engine"))]
-fn run_model(_: &Args, model: &Path) -> std::future::Ready<Result<(), BoxError>> {
+fn run_model(_: &Args, engine: &EngineConfig) -> std::future::Ready<Result<(), BoxError>> {
     let reason = "this build has no engine: build it with `--features engine`";
-    std::future::ready(Err(format!("--engine {}: {reason}", model.display()).into()))
+    std::future::ready(Err(format!("--engine {}: {reason}", engine.model.display()).into()))
 }
 
 fn fail(error: &BoxError) -> ExitCode {
@@ -292,4 +305,24 @@ fn millis(duration: Duration) -> String {
 #[expect(clippy::cast_precision_loss, reason = "counts of a demo")]
 fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::FromArgMatches as _;
+
+    use super::*;
+
+    #[test]
+    fn a_device_is_named_together_with_a_model() {
+        let parse = |arguments: &[&str]| {
+            let command = Args::augment_args(clap::Command::new("demo").no_binary_name(true));
+            let matches = command.try_get_matches_from(arguments)?;
+            Args::from_arg_matches(&matches).map(|args| args.engine_device)
+        };
+        assert_eq!(parse(&["--engine", "m", "--engine-device", "cpu"]).unwrap(), EngineDevice::Cpu);
+        assert_eq!(parse(&["--engine", "m"]).unwrap(), EngineDevice::Auto);
+        assert_eq!(parse(&[]).unwrap(), EngineDevice::Auto);
+        assert!(parse(&["--engine-device", "cpu"]).unwrap_err().to_string().contains("--engine <MODEL_DIR>"));
+    }
 }

@@ -81,7 +81,7 @@ pub(super) fn prepare(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedC
     }
     let texts: Vec<String> = documents.into_iter().map(RankDocument::into_text).collect();
     let options = EncodeOptions { truncate, ..EncodeOptions::default() };
-    let sequences = encode_pairs(model, &query, texts.iter().map(String::as_str), &options)?;
+    let sequences = encode_pairs(model, &query, ("documents", texts.iter().map(String::as_str)), &options)?;
     let tokens = sequences.iter().map(|sequence| sequence.tokens.len()).sum();
     let (model, returned) = (model.clone(), return_documents.unwrap_or(false));
     Ok(PreparedCall::new(sequences, move |outputs| {

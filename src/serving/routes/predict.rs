@@ -7,7 +7,7 @@ use groupage_engine::{OutputKind, score_logits};
 use serde::{Deserialize, Serialize};
 
 use crate::error::CallError;
-use crate::inputs::{EncodeOptions, TextInput, TruncationSide, check_count, parse_body};
+use crate::inputs::{EncodeOptions, TextInput, TruncationSide, check_count, parse_body, refuse_empty};
 use crate::model::ServedModel;
 use crate::prepared::{InputSequence, PreparedCall, logits, to_json};
 
@@ -51,6 +51,7 @@ pub(super) fn prepare(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedC
         PredictInputs::Batch(batch) => (batch, true),
     };
     check_count(inputs.len(), "inputs")?;
+    check_texts(&inputs, is_batch)?;
     let sequences = inputs.iter().map(|input| encode(model, input, &options)).collect::<Result<_, _>>()?;
     let (model, raw) = (model.clone(), raw_scores.unwrap_or(false));
     Ok(PreparedCall::new(sequences, move |outputs| {
@@ -71,6 +72,15 @@ pub(super) fn prepare(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedC
             _ => to_json(&batch),
         }
     }))
+}
+
+/// Checks that no input is an empty text, or a pair of two.
+fn check_texts(inputs: &[Vec<String>], is_batch: bool) -> Result<(), CallError> {
+    let is_empty = |input: &Vec<String>| !input.is_empty() && input.iter().all(String::is_empty);
+    match inputs {
+        [one] if !is_batch && is_empty(one) => Err(CallError::empty_input("inputs")),
+        _ => refuse_empty(inputs.iter().map(is_empty), "inputs"),
+    }
 }
 
 fn encode(model: &ServedModel, input: &[String], options: &EncodeOptions) -> Result<InputSequence, CallError> {

@@ -7,15 +7,19 @@ use crate::inputs::EncodeOptions;
 use crate::model::ServedModel;
 use crate::prepared::{InputSequence, wrong_output};
 
-/// Encodes a query with each text.
+/// Encodes a query with each text of the list `field`.
 pub(super) fn encode_pairs<'a>(
     model: &ServedModel,
     query: &str,
-    texts: impl Iterator<Item = &'a str>,
+    (field, texts): (&str, impl Iterator<Item = &'a str>),
     options: &EncodeOptions,
 ) -> Result<Vec<InputSequence>, CallError> {
     model.require_reranker()?;
-    texts.map(|text| model.encode_pair((query, text), options)).collect()
+    let encode = |(index, text): (usize, &str)| match (query, text) {
+        ("", "") => Err(CallError::empty_pair("query", format_args!("{field}[{index}]"))),
+        pair => model.encode_pair(pair, options),
+    };
+    texts.enumerate().map(encode).collect()
 }
 
 /// Returns the score of each pair: the logistic function of the logit, or the logit itself if `raw`.

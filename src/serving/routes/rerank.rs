@@ -60,7 +60,7 @@ fn prepare_texts(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedCall, 
     let RerankRequest { query, texts, raw_scores, return_text, truncate, truncation_direction } = parse_body(body)?;
     let options = EncodeOptions { truncate, truncation_direction, prompt_name: None };
     check_count(texts.len(), "texts")?;
-    let sequences = encode_pairs(model, &query, texts.iter().map(String::as_str), &options)?;
+    let sequences = encode_pairs(model, &query, ("texts", texts.iter().map(String::as_str)), &options)?;
     let raw = raw_scores.unwrap_or(false);
     let texts = return_text.unwrap_or(false).then_some(texts);
     Ok(PreparedCall::new(sequences, move |outputs| {

@@ -6,7 +6,7 @@ use groupage_engine::{OutputKind, finish_embedding};
 use serde::Deserialize;
 
 use crate::error::CallError;
-use crate::inputs::{EncodeOptions, TextInput, check_count, parse_body};
+use crate::inputs::{EncodeOptions, TextInput, check_count, parse_body, refuse_empty};
 use crate::model::ServedModel;
 use crate::prepared::{PreparedCall, embeddings, to_json};
 
@@ -27,6 +27,10 @@ pub(super) fn prepare(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedC
     let SimilarityRequest { inputs, parameters } = parse_body(body)?;
     model.require_embeddings()?;
     check_count(inputs.sentences.len(), "inputs.sentences")?;
+    refuse_empty(inputs.sentences.iter().map(String::is_empty), "inputs.sentences")?;
+    if inputs.source_sentence.is_empty() {
+        return Err(CallError::empty_input("inputs.source_sentence"));
+    }
     let options = parameters.unwrap_or_default();
     let texts = std::iter::once(inputs.source_sentence).chain(inputs.sentences);
     let encode = |text| model.encode(&TextInput::Text(text), &options, OutputKind::Embedding);

@@ -71,9 +71,6 @@ pub(super) fn prepare_tokenize(
     let adds_special = add_special_tokens.unwrap_or(true);
     let mut response = ResponseList::new(buffers);
     for text in inputs.into_list("inputs")? {
-        if text.is_empty() {
-            return Err(CallError::empty_input());
-        }
         let text = model.with_prompt(&text, &options)?;
         response.push((text.len() + ADDED_TOKENS_MAX) * LISTED_TOKEN_BYTES, || {
             let tokens = model.model().tokenizer().list_tokens(&text, adds_special);

@@ -1,6 +1,6 @@
 //! Routes that are read: `/info` of TEI, and `/v1/models` of OpenAI.
 
-use groupage_engine::{HeadConfig, Pooling};
+use groupage_engine::{HeadConfig, NumberType, Pooling};
 use serde_json::{Map, Value, json};
 
 use crate::error::{CallError, ErrorKind};
@@ -13,14 +13,15 @@ pub(crate) const CONCURRENT_CALLS_MAX: usize = 512;
 /// up to [`INPUTS_MAX`](crate::inputs::INPUTS_MAX), and executed in several batches.
 const CLIENT_BATCH_SIZE: usize = 32;
 
-/// Returns the members of `/info`. `batch_tokens_max` is the maximum number of tokens that are executed
-/// at once, and `workers` the number of threads that tokenise.
-pub(crate) fn info(model: &ServedModel, batch_tokens_max: usize, workers: usize) -> Value {
+/// Returns the members of `/info`. `number_type` is that of the executor, `batch_tokens_max` the
+/// maximum number of tokens that are executed at once, and `workers` the number of threads that
+/// tokenise.
+pub(crate) fn info(model: &ServedModel, number_type: NumberType, batch_tokens_max: usize, workers: usize) -> Value {
     json!({
         "model_id": model.name(),
         "served_model_name": model.name(),
         "model_sha": null,
-        "model_dtype": "float32",
+        "model_dtype": number_type.name(),
         "model_type": model_type(model),
         "max_concurrent_requests": CONCURRENT_CALLS_MAX,
         "max_input_length": model.model().tokens_max(),

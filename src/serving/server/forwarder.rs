@@ -98,7 +98,10 @@ impl EngineInner {
     fn read_view(&self, route: &ModelRoute) -> Result<Bytes, CallError> {
         let json = |value: &Value| Bytes::from(value.to_string());
         match route {
-            ModelRoute::Info => Ok(json(&views::info(&self.model, self.batch_tokens_max(), available_cores()))),
+            ModelRoute::Info => {
+                let (number_type, tokens_max) = (self.number_type(), self.batch_tokens_max());
+                Ok(json(&views::info(&self.model, number_type, tokens_max, available_cores())))
+            }
             ModelRoute::Models => Ok(json(&views::models(&self.model))),
             ModelRoute::Model(id) => views::one_model(&self.model, id).map(|model| json(&model)),
             _ if self.is_ready() => Ok(Bytes::new()),

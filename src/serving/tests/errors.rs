@@ -86,21 +86,36 @@ fn an_input_that_is_too_long_and_not_to_be_cut_is_refused_with_the_limit() {
 #[test]
 fn an_empty_input_is_refused_alone_and_in_a_list() {
     let (embedding, reranker, classifier) = (TestModel::embedding(), TestModel::reranker(), TestModel::classifier());
-    for (model, route, body) in [
-        (&embedding, ModelRoute::Embed, json!({"inputs": ""})),
-        (&embedding, ModelRoute::Embed, json!({"inputs": ["a", ""]})),
-        (&embedding, ModelRoute::Embed, json!({"inputs": "", "prompt_name": "query"})),
-        (&embedding, ModelRoute::EmbedAll, json!({"inputs": [[5], []]})),
-        (&embedding, ModelRoute::Embeddings, json!({"input": ["a", ""]})),
-        (&embedding, ModelRoute::Similarity, json!({"inputs": {"source_sentence": "", "sentences": ["a"]}})),
-        (&embedding, ModelRoute::Tokenize, json!({"inputs": ["a", ""]})),
-        (&classifier, ModelRoute::Predict, json!({"inputs": [["a"], [""]]})),
-        (&classifier, ModelRoute::Predict, json!({"inputs": ["", ""]})),
-        (&reranker, ModelRoute::Rerank, json!({"query": "", "texts": ["a", ""]})),
+    let similar = |source: &str, sentence: &str| {
+        let inputs = json!({"source_sentence": source, "sentences": ["a", sentence]});
+        (&embedding, ModelRoute::Similarity, json!({"inputs": inputs}))
+    };
+    for ((model, route, body), place) in [
+        ((&embedding, ModelRoute::Embed, json!({"inputs": ""})), "`inputs` cannot"),
+        ((&embedding, ModelRoute::Embed, json!({"inputs": ["a", ""]})), "`inputs[1]` cannot"),
+        ((&embedding, ModelRoute::Embed, json!({"inputs": "", "prompt_name": "query"})), "`inputs` cannot"),
+        ((&embedding, ModelRoute::EmbedAll, json!({"inputs": [[5], []]})), "`inputs[1]` cannot"),
+        ((&embedding, ModelRoute::Embeddings, json!({"input": ""})), "`input` cannot"),
+        ((&embedding, ModelRoute::Embeddings, json!({"input": ["a", ""]})), "`input[1]` cannot"),
+        (similar("", "a"), "`inputs.source_sentence` cannot"),
+        (similar("a", ""), "`inputs.sentences[1]` cannot"),
+        ((&embedding, ModelRoute::Tokenize, json!({"inputs": ""})), "`inputs` cannot"),
+        ((&embedding, ModelRoute::Tokenize, json!({"inputs": ["a", ""]})), "`inputs[1]` cannot"),
+        ((&classifier, ModelRoute::Predict, json!({"inputs": ""})), "`inputs` cannot"),
+        ((&classifier, ModelRoute::Predict, json!({"inputs": [["a"], [""]]})), "`inputs[1]` cannot"),
+        ((&classifier, ModelRoute::Predict, json!({"inputs": ["", ""]})), "`inputs` cannot"),
+        (
+            (&reranker, ModelRoute::Rerank, json!({"query": "", "texts": ["a", ""]})),
+            "`query` and `texts[1]` cannot both",
+        ),
+        (
+            (&reranker, ModelRoute::Rerank, json!({"query": "", "documents": [{"text": ""}]})),
+            "`query` and `documents[0]` cannot both",
+        ),
     ] {
         let error = call(model, &route, &body).unwrap_err();
         assert_eq!((error.kind.status().as_u16(), error.kind.tei_type()), (400, "Empty"), "{route:?} {body}");
-        assert_eq!(error.message, "`inputs` cannot be empty", "{route:?} {body}");
+        assert_eq!(error.message, format!("{place} be empty"), "{route:?} {body}");
     }
     let half = json!({"query": "a", "texts": [""]});
     assert!(call(&reranker, &ModelRoute::Rerank, &half).is_ok(), "a pair with one text is not empty");

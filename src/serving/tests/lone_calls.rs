@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use groupage_engine::{Executor, LoadError, MemoryShortage};
+use groupage_engine::{Executor, LoadError, MemoryShortage, NumberType};
 use groupage_protocol::error::FailureKind;
 use groupage_proxy::body::{Body, body_channel};
 use groupage_runtime::clock::Clock;
@@ -85,6 +85,26 @@ async fn views_show_the_model_and_its_limits() {
 }
 
 #[tokio::test]
+async fn the_type_of_numbers_is_that_of_the_executor() {
+    let model = TestModel::embedding();
+    // On a GPU that is chosen, and on the CPU if that GPU cannot execute the model.
+    for (number_type, name) in [(NumberType::Bfloat16, "bfloat16"), (NumberType::Float32, "float32")] {
+        let device = DeviceNote { is_gpu: true, reason: String::new() };
+        let (opens, waits) = std::sync::mpsc::channel::<()>();
+        let load = move || {
+            waits.recv().unwrap();
+            Ok::<Box<dyn Executor>, LoadError>(Box::new(FakeExecutor::new(100).with_number_type(number_type)))
+        };
+        let parts = EngineParts { device, ..parts() };
+        let server = EngineServer::start_with(model.served.clone(), parts, load).unwrap();
+        assert_eq!(json_of(&get(&server, "/info").await)["model_dtype"], "bfloat16", "that of the chosen device");
+        opens.send(()).unwrap();
+        until_ready(&server).await;
+        assert_eq!(json_of(&get(&server, "/info").await)["model_dtype"], name);
+    }
+}
+
+#[tokio::test]
 async fn health_follows_the_executor() {
     let model = TestModel::embedding();
     let (opens, waits) = std::sync::mpsc::channel::<()>();
@@ -151,11 +171,31 @@ async fn heads_without_a_route_are_refused_in_the_format_of_their_path() {
     );
     let missing = send(&server, request(&Method::POST, "/embed_sparse", "{}")).await;
     assert_eq!((missing.status().as_u16(), &json_of(&missing)["error_type"]), (404, &json!("Validation")));
+    let missing = get(&server, "/openai/v1/models/other").await;
+    assert_eq!((missing.status().as_u16(), &json_of(&missing)["error"]["code"]), (404, &json!("not_found")));
     let wrong = get(&server, "/embed").await;
     assert_eq!((wrong.status().as_u16(), &wrong.headers()["allow"]), (405, &"POST".parse().unwrap()));
     let mut typed = request(&Method::POST, "/embed", r#"{"inputs": "a"}"#);
     typed.headers_mut().insert("content-type", "text/plain".parse().unwrap());
     assert_eq!(send(&server, typed).await.status(), 415);
+}
+
+#[tokio::test]
+async fn the_paths_of_other_servers_of_embeddings_are_those_of_openai() {
+    let model = TestModel::embedding();
+    let server = serve(&model, FakeExecutor::new(100));
+    let expected = send(&server, request(&Method::POST, "/v1/embeddings", r#"{"input": "a"}"#)).await;
+    for path in ["/embeddings", "/v3/embeddings", "/openai/v1/embeddings"] {
+        let embedded = send(&server, request(&Method::POST, path, r#"{"input": "a"}"#)).await;
+        assert_eq!((embedded.status().as_u16(), embedded.body()), (200, expected.body()), "{path}");
+        let refused = send(&server, request(&Method::POST, path, r#"{"input": []}"#)).await;
+        assert_eq!(
+            (refused.status().as_u16(), &json_of(&refused)["error"]["type"]),
+            (400, &json!("invalid_request_error")),
+            "{path}"
+        );
+    }
+    assert_eq!(json_of(&get(&server, "/openai/v1/models").await)["data"][0]["id"], "tiny");
 }
 
 #[tokio::test]

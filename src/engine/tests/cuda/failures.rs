@@ -85,7 +85,7 @@ fn a_single_sequence_that_exceeds_the_memory_is_refused_and_later_ones_are_not()
     let mut gpu = on_device(&model, device);
     let error = gpu.execute(&batch(&model, &[130])).unwrap_err();
     assert!(matches!(error, ExecuteError::DeviceRefusal { code: OUT_OF_MEMORY, .. }) && !error.is_fatal());
-    assert!(error.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY (2): send smaller batches"), "{error}");
+    assert!(error.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY (2): send shorter inputs"), "{error}");
     assert_eq!(gpu.execute(&batch(&model, &[10, 20])).unwrap().len(), 2);
 }
 

@@ -98,6 +98,13 @@ impl RunningApp {
         self.ports.first()?.reach.scheduler.report().await
     }
 
+    /// Resolves with a description of the device of the engine once its model is loaded. `None` if it
+    /// cannot be loaded, and with an upstream.
+    pub async fn engine_device(&self) -> Option<String> {
+        let (description, _) = self.ports.first()?.reach.upstream.engine_device().await?;
+        Some(description)
+    }
+
     /// Returns the state folder, if one is configured.
     pub(in crate::app) fn state_folder(&self) -> Option<StateDir> {
         self.folder.clone()

@@ -5,7 +5,6 @@
 //! to it must have the same bytes. The two proxies run one after the other, so that one model is in
 //! memory at a time.
 
-use std::path::Path;
 use std::time::Duration;
 
 use groupage_engine::Model;
@@ -13,9 +12,10 @@ use groupage_serving::{ModelRoute, ServedModel};
 use serde_json::json;
 
 use super::{Args, RunResult, count_wrong, print_table, progress, start_proxy};
+use crate::api::v1alpha1::EngineDevice;
 use crate::app::RunningApp;
 use crate::batching::rng::SplitMix64;
-use crate::config::{self, Overrides, Sourced};
+use crate::config::{self, EngineConfig, Overrides, Sourced};
 use crate::error::BoxError;
 use crate::telemetry::Metrics;
 use crate::telemetry::names::Metric;
@@ -58,16 +58,16 @@ struct LoadPass {
     rate: f64,
 }
 
-pub(super) async fn run_demo(args: &Args, path: &Path) -> Result<(), BoxError> {
-    let served = ServedModel::new(Model::open(path)?, 0);
+pub(super) async fn run_demo(args: &Args, engine: &EngineConfig) -> Result<(), BoxError> {
+    let served = ServedModel::new(Model::open(&engine.model)?, 0);
     let requests = requests(&served, args.seed);
     let name = served.name().to_owned();
     drop(served);
     println!("model                  {name}, executed by the engine of this process");
     println!("calls                  {TEXTS} different texts of {} to {} words, one a call", WORDS.0, WORDS.1);
-    let mut app = start_engine(path, ExecutionMode::OneAtATime)?;
+    let mut app = start_engine(engine, ExecutionMode::OneAtATime)?;
     let target = ServerAddr::Tcp(*app.listen.first().ok_or("the proxy has no listener")?);
-    // The first call waits until the model is loaded.
+    println!("device of the engine   {}", wait_loaded(&app, engine).await?);
     let calls = record_calls(target.clone(), requests.clone()).await?;
     let alone = measure_alone(target, &calls).await;
     println!("one call at a time     {alone:.1} calls/s, by one client");
@@ -84,7 +84,7 @@ pub(super) async fn run_demo(args: &Args, path: &Path) -> Result<(), BoxError> {
     }
     app.drain().await;
     drop(app);
-    let mut app = start_engine(path, ExecutionMode::Batched)?;
+    let mut app = start_engine(engine, ExecutionMode::Batched)?;
     let target = ServerAddr::Tcp(*app.listen.first().ok_or("the proxy has no listener")?);
     // Waits for the model, and compares the first answers of this executor with those of the other.
     let again = record_calls(target, requests).await?;
@@ -100,18 +100,37 @@ pub(super) async fn run_demo(args: &Args, path: &Path) -> Result<(), BoxError> {
         "every answer was compared with that to the same call alone: {} wrong",
         count_wrong(&rows) + differing as u64
     );
-    println!("next: groupage proxy --engine {} --listen 127.0.0.1:8080", path.display());
+    println!("next: groupage proxy {} --listen 127.0.0.1:8080", to_flags(engine));
     Ok(())
 }
 
+/// Returns the flags that select a model and its device.
+fn to_flags(engine: &EngineConfig) -> String {
+    let EngineConfig { model, device, .. } = engine;
+    match device {
+        EngineDevice::Auto => format!("--engine {}", model.display()),
+        EngineDevice::Cpu | EngineDevice::Cuda => format!("--engine {} --engine-device {device:?}", model.display()),
+    }
+}
+
+/// Waits until the model is loaded, and returns a description of the device.
+async fn wait_loaded(app: &RunningApp, engine: &EngineConfig) -> Result<String, BoxError> {
+    let error = || format!("the model cannot be loaded: `groupage doctor {}` prints the reason", to_flags(engine));
+    app.engine_device().await.ok_or_else(|| error().into())
+}
+
 /// Starts the proxy with the engine.
-fn start_engine(path: &Path, mode: ExecutionMode) -> Result<RunningApp, BoxError> {
+fn start_engine(engine: &EngineConfig, mode: ExecutionMode) -> Result<RunningApp, BoxError> {
     let policy = match mode {
         ExecutionMode::OneAtATime => Some(config::load(ONE_AT_A_TIME, "demo").map_err(|errors| errors.render(false))?),
         ExecutionMode::Batched => None,
     };
-    let engine = Some(Sourced::flag("--engine", path.display().to_string()));
-    start_proxy(policy.as_ref(), Overrides { engine, ..Overrides::default() })
+    let overrides = Overrides {
+        engine: Some(Sourced::flag("--engine", engine.model.display().to_string())),
+        engine_device: Some(Sourced::flag("--engine-device", format!("{:?}", engine.device))),
+        ..Overrides::default()
+    };
+    start_proxy(policy.as_ref(), overrides)
 }
 
 /// Returns the calls per second of one client.
@@ -158,7 +177,7 @@ fn describe_gain(rows: &[RunResult]) -> String {
 }
 
 fn format_gain(gain: f64) -> String {
-    let judged = if gain < GAIN_MIN { ": batching gains little with this model on this CPU" } else { "" };
+    let judged = if gain < GAIN_MIN { ": batching gains little with this model on this device" } else { "" };
     format!("busy: {gain:.2} times the calls per second of one call at a time{judged}")
 }
 
@@ -250,5 +269,13 @@ mod tests {
     fn a_small_gain_is_reported_as_small() {
         assert!(format_gain(1.04).contains("1.04") && format_gain(1.04).contains("gains little"));
         assert!(!format_gain(2.5).contains("gains little"));
+        assert!(!format_gain(1.04).contains("CPU"), "the device is printed with its name");
+    }
+
+    #[test]
+    fn the_next_command_has_the_device_of_the_demo() {
+        let on = |device| to_flags(&EngineConfig { device, ..EngineConfig::new("m") });
+        assert_eq!(on(EngineDevice::Auto), "--engine m");
+        assert_eq!(on(EngineDevice::Cpu), "--engine m --engine-device Cpu");
     }
 }

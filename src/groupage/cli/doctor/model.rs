@@ -229,6 +229,7 @@ mod tests {
         let served = ServedModel::new(Model::open(&golden("bert")).unwrap(), 0);
         let report = ExecutorReport {
             kernels: "CUDA, NVIDIA L4, compute capability 8.9, bfloat16".to_owned(),
+            number_type: groupage_engine::NumberType::Bfloat16,
             batch_invariant: true,
             rejected: Vec::new(),
             threads: 1,
