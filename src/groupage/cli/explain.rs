@@ -166,8 +166,54 @@ fn json(facts: &ProxyFacts, sentences: &[Statement]) -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
-    use super::facts::CallKind;
+    use super::facts::{CallKind, ConcurrencyFacts, KeyDifference, OperatingPoint, SlotFacts};
     use super::*;
+
+    /// The sample in the documentation is printed for these facts, so that it changes with the
+    /// sentences.
+    #[test]
+    fn the_page_of_scheduling_shows_what_is_printed() {
+        let limiter = ConcurrencyFacts {
+            limit: Some(1),
+            lone_us: 10_600,
+            batch_items_milli: 1000,
+            batch_us: 10_600,
+            ..ConcurrencyFacts::default()
+        };
+        let user = KeyDifference { what: "header".to_owned(), name: "x-user".to_owned(), values: 8, keys_without: 1 };
+        let point = OperatingPoint {
+            best_items: 1,
+            best_us: 10_600,
+            double_us: 15_900,
+            lone_us: 10_600,
+            ..OperatingPoint::default()
+        };
+        let kind = CallKind {
+            name: "/v1/models/m:predict".to_owned(),
+            over_seconds: Some(60),
+            batches: 5600,
+            calls: 5600,
+            items: 5600,
+            separated_batches: 5544,
+            concurrency: Some(limiter),
+            point: Some(point),
+            keys: 8,
+            differs: vec![user],
+            ..CallKind::default()
+        };
+        let facts = ProxyFacts {
+            description: "the proxy at 127.0.0.1:9191, up for 70 s, 6480 calls".to_owned(),
+            calls: 6480,
+            items: 6480,
+            slots: Some(SlotFacts { learned: 1, max: 64, fixed: false }),
+            kinds: vec![kind],
+            ..ProxyFacts::default()
+        };
+        let page = include_str!("../../../docs/scheduling.md");
+        let sample = page.split_once("$ groupage explain\n").and_then(|(_, rest)| rest.split_once("```"));
+        let printed = text(&facts, &sentences::explain(&facts), false);
+        assert_eq!(sample.map(|(sample, _)| sample), Some(printed.as_str()));
+    }
 
     #[test]
     fn control_characters_are_removed_from_the_output() {

@@ -1,5 +1,5 @@
-//! Compares the documentation with the code: error codes, metric names, decision records, and the
-//! length of the architecture page.
+//! Compares the documentation with the code: error codes, metric names, decision records, links,
+//! and the length of lines and of the architecture page.
 
 use std::fmt::Write as _;
 
@@ -16,6 +16,10 @@ use groupage::telemetry::names::{
 use strum::VariantArray as _;
 
 use super::{files, golden_section, read, sources};
+
+/// Maximum number of columns of a line of prose. Tables and code are exempt, because they cannot be
+/// wrapped.
+const PROSE_MAX: usize = 160;
 
 #[test]
 fn the_error_page_matches_the_tables_in_the_code() {
@@ -260,6 +264,23 @@ fn links_of_the_pages_lead_to_existing_files() {
             assert!(found, "{page} links to {link}, which does not exist");
         }
     }
+}
+
+#[test]
+fn prose_of_the_pages_wraps_at_160_columns() {
+    let mut long = Vec::new();
+    for page in files().into_iter().filter(|path| path.ends_with(".md")) {
+        let mut is_fenced = false;
+        for (index, line) in read(&page).lines().enumerate() {
+            let start = line.trim_start();
+            if start.starts_with("```") {
+                is_fenced = !is_fenced;
+            } else if !is_fenced && !start.starts_with('|') && line.chars().count() > PROSE_MAX {
+                long.push(format!("{page}:{}", index + 1));
+            }
+        }
+    }
+    assert!(long.is_empty(), "prose of more than {PROSE_MAX} columns: {long:#?}");
 }
 
 #[test]
