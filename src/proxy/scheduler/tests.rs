@@ -166,7 +166,9 @@ impl TestScheduler {
 #[tokio::test]
 async fn a_lone_call_gets_the_slot_and_gives_it_back_when_dropped() {
     let world = world(ScriptedBackend::default());
-    drop(world.permit().await);
+    let first = world.permit().await;
+    assert_eq!(first.details.held, None, "nothing else was in flight");
+    drop(first);
     drop(world.permit().await);
     world.until(|stats| stats.in_flight.load(Ordering::Relaxed) == 0).await;
 }
@@ -183,6 +185,7 @@ async fn calls_that_wait_for_a_slot_leave_as_one_batch() {
         let SubmitOutcome::Reply(answer, details) = call.await.unwrap() else { panic!("expected a reply") };
         assert_eq!(&answer.reply.body[..], b"3");
         assert_eq!(details.batch_items, 3);
+        assert_eq!(details.held, Some(HoldReason::Limit));
     }
     assert_eq!(*world.backend.sizes.lock().unwrap(), [3]);
 }
