@@ -21,10 +21,10 @@ use self::published_limits::PendingLimits;
 pub(super) use self::supervisor::Supervisor;
 use super::execution::Completion;
 use super::exported_cap::ExportedCap;
-use super::holds::{DecisionRounds, QueueArrival};
 use super::ids::IdInterner;
 use super::key_diversity::{DecisionReport, KeyDiversity};
 use super::stream_tokens::ClassTokens;
+use super::waits::{DecisionRounds, QueueArrival};
 use super::{DriverEvent, ExecutionDetails, LearnedState, SLOTS_UNLIMITED, Submission, SubmitOutcome};
 use crate::batching::{
     BatchId, BatchOutcome, Batcher, CallId, CostClassId, Decision, ExpiryReason, PlanInput, ScopeId, Tick, solve,

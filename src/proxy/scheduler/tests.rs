@@ -185,7 +185,7 @@ async fn calls_that_wait_for_a_slot_leave_as_one_batch() {
         let SubmitOutcome::Reply(answer, details) = call.await.unwrap() else { panic!("expected a reply") };
         assert_eq!(&answer.reply.body[..], b"3");
         assert_eq!(details.batch_items, 3);
-        assert_eq!(details.held, Some(HoldReason::Limit));
+        assert_eq!(details.held, Some(WaitReason::Limit));
     }
     assert_eq!(*world.backend.sizes.lock().unwrap(), [3]);
 }

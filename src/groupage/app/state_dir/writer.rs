@@ -51,7 +51,7 @@ impl StateWriter {
         scheduler: SchedulerHandle,
         identity: watch::Receiver<ServerIdentity>,
     ) -> Self {
-        folder.held().hold.log(&folder.path);
+        folder.held().lock.log(&folder.path);
         found.log(&folder.path);
         let before =
             if let LearnedFileOutcome::Used { identity, .. } = found { identity } else { ServerIdentity::default() };

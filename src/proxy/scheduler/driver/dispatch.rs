@@ -2,7 +2,7 @@
 //! returns a single call to the task of its caller.
 
 use super::super::execution::{Slot, UnbatchedPermit, WaitingMembers, execute};
-use super::super::holds::HoldReasons;
+use super::super::waits::WaitReasons;
 use super::super::{ExecutionDetails, SubmitOutcome};
 use super::{Driver, InFlightExecution, QueuedCall, send_outcome};
 use crate::backend::BatchRequest;
@@ -51,8 +51,8 @@ impl Driver<'_> {
         let members = self.take_members(batch, now);
         let sample = self.record_dispatch(batch.cause, &members, now);
         let scope = members.first().map_or(ScopeId(u16::MAX), |(_, queued)| queued.submission.scope);
-        let holds = self.hold_reasons(batch);
-        holds.count(&self.supervisor.metrics, members.iter().map(|(_, queued)| queued.arrival));
+        let waits = self.wait_reasons(batch);
+        waits.count(&self.supervisor.metrics, members.iter().map(|(_, queued)| queued.arrival));
         let mode = self.core.flow_mode(batch.cost_class);
         let details_of = |queued: &QueuedCall| ExecutionDetails {
             batch: Some(batch.id),
@@ -61,7 +61,7 @@ impl Driver<'_> {
             is_divided: false,
             cause: Some(batch.cause),
             queue_delay: now.since(queued.arrival.at),
-            held: holds.reason(queued.arrival),
+            held: waits.reason(queued.arrival),
             mode,
             unbatched_reason: batch.unbatched_reason,
             own_connection: batch.own_connection,
@@ -100,8 +100,8 @@ impl Driver<'_> {
     }
 
     /// Returns the reasons for which the calls of a batch waited.
-    fn hold_reasons(&self, batch: &Batch) -> HoldReasons {
-        HoldReasons::new(batch.cause, self.core.pause_end(batch.key), self.rounds)
+    fn wait_reasons(&self, batch: &Batch) -> WaitReasons {
+        WaitReasons::new(batch.cause, self.core.pause_end(batch.key), self.rounds)
     }
 }
 

@@ -7,7 +7,7 @@ use strum::VariantArray as _;
 
 use crate::batching::{DispatchCause, Tick};
 use crate::telemetry::Metrics;
-use crate::telemetry::names::HoldReason;
+use crate::telemetry::names::WaitReason;
 
 /// A count of decision rounds. A round is the sequence of polls until the core returns no decision.
 ///
@@ -31,7 +31,7 @@ pub(super) struct QueueArrival {
 
 /// The reason for which the members of one batch waited.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct HoldReasons {
+pub(super) struct WaitReasons {
     cause: DispatchCause,
     /// End of the last pause of their merge key.
     paused_until: Option<Tick>,
@@ -55,26 +55,26 @@ impl DecisionRounds {
     }
 }
 
-// === impl HoldReasons ===
+// === impl WaitReasons ===
 
-impl HoldReasons {
+impl WaitReasons {
     pub(super) const fn new(cause: DispatchCause, paused_until: Option<Tick>, rounds: DecisionRounds) -> Self {
         Self { cause, paused_until, rounds }
     }
 
     /// Returns the reason for which a call waited that is dispatched now. `None` if it was not
     /// queued at the end of any round.
-    pub(super) fn reason(&self, arrival: QueueArrival) -> Option<HoldReason> {
+    pub(super) fn reason(&self, arrival: QueueArrival) -> Option<WaitReason> {
         if arrival.rounds == self.rounds.ended {
             return None;
         }
         if self.paused_until.is_some_and(|until| arrival.at < until) {
-            return Some(HoldReason::Pause);
+            return Some(WaitReason::Pause);
         }
         // An execution was in flight while the call was queued.
         let was_busy = arrival.rounds < self.rounds.last_busy;
         Some(match self.cause {
-            DispatchCause::Delay | DispatchCause::Deadline => HoldReason::Batching,
+            DispatchCause::Delay | DispatchCause::Deadline => WaitReason::Batching,
             // These causes never delay a call while a slot is free. Without an execution in flight
             // it waited for other calls until the batch was full or the hold was cancelled.
             DispatchCause::Full
@@ -85,9 +85,9 @@ impl HoldReasons {
             | DispatchCause::Probe
             | DispatchCause::Drain => {
                 if was_busy {
-                    HoldReason::Limit
+                    WaitReason::Limit
                 } else {
-                    HoldReason::Batching
+                    WaitReason::Batching
                 }
             }
         })
@@ -95,11 +95,11 @@ impl HoldReasons {
 
     /// Counts the calls of a batch that is dispatched now.
     pub(super) fn count(&self, metrics: &Metrics, arrivals: impl Iterator<Item = QueueArrival>) {
-        let mut held = [0_u64; HoldReason::VARIANTS.len()];
+        let mut held = [0_u64; WaitReason::VARIANTS.len()];
         for reason in arrivals.filter_map(|arrival| self.reason(arrival)) {
             held[reason as usize] += 1;
         }
-        for &reason in HoldReason::VARIANTS {
+        for &reason in WaitReason::VARIANTS {
             if held[reason as usize] > 0 {
                 metrics.record_held_calls(reason, held[reason as usize]);
             }
@@ -125,8 +125,8 @@ mod tests {
         // The scheduler task itself took long, as it does for the first call of a process.
         let arrival = rounds.arrival(Tick::from_millis(40));
         let paused_until = Some(Tick::from_millis(90));
-        assert_eq!(HoldReasons::new(DispatchCause::Idle, None, rounds).reason(arrival), None);
-        assert_eq!(HoldReasons::new(DispatchCause::Idle, paused_until, rounds).reason(arrival), None);
+        assert_eq!(WaitReasons::new(DispatchCause::Idle, None, rounds).reason(arrival), None);
+        assert_eq!(WaitReasons::new(DispatchCause::Idle, paused_until, rounds).reason(arrival), None);
     }
 
     #[test]
@@ -137,15 +137,15 @@ mod tests {
             let mut rounds = before;
             rounds.on_end(is_busy);
             rounds.on_end(false);
-            HoldReasons::new(cause, pause, rounds).reason(arrival)
+            WaitReasons::new(cause, pause, rounds).reason(arrival)
         };
-        assert_eq!(reason(DispatchCause::Idle, None, true), Some(HoldReason::Limit));
-        assert_eq!(reason(DispatchCause::Full, None, true), Some(HoldReason::Limit));
-        assert_eq!(reason(DispatchCause::Full, None, false), Some(HoldReason::Batching), "the server was idle");
-        assert_eq!(reason(DispatchCause::Delay, None, true), Some(HoldReason::Batching));
+        assert_eq!(reason(DispatchCause::Idle, None, true), Some(WaitReason::Limit));
+        assert_eq!(reason(DispatchCause::Full, None, true), Some(WaitReason::Limit));
+        assert_eq!(reason(DispatchCause::Full, None, false), Some(WaitReason::Batching), "the server was idle");
+        assert_eq!(reason(DispatchCause::Delay, None, true), Some(WaitReason::Batching));
         let pause = |millis| Some(Tick::from_millis(millis));
-        assert_eq!(reason(DispatchCause::Idle, pause(90), true), Some(HoldReason::Pause));
-        assert_eq!(reason(DispatchCause::Idle, pause(30), true), Some(HoldReason::Limit), "it was over");
+        assert_eq!(reason(DispatchCause::Idle, pause(90), true), Some(WaitReason::Pause));
+        assert_eq!(reason(DispatchCause::Idle, pause(30), true), Some(WaitReason::Limit), "it was over");
     }
 
     #[test]
@@ -155,11 +155,11 @@ mod tests {
         let waited = [5, 8, 12].map(|millis| before.arrival(Tick::from_millis(millis)));
         let mut rounds = before;
         rounds.on_end(true);
-        let holds = HoldReasons::new(DispatchCause::Idle, Some(Tick::from_millis(10)), rounds);
+        let waits = WaitReasons::new(DispatchCause::Idle, Some(Tick::from_millis(10)), rounds);
         let at_once = rounds.arrival(Tick::from_millis(20));
-        holds.count(&metrics, waited.into_iter().chain([at_once]));
+        waits.count(&metrics, waited.into_iter().chain([at_once]));
         let text = metrics.render();
-        for line in ["{reason=\"pause\"} 2", "{reason=\"limit\"} 1", "{reason=\"company\"} 0"] {
+        for line in ["{reason=\"pause\"} 2", "{reason=\"limit\"} 1", "{reason=\"batch\"} 0"] {
             assert!(text.contains(line), "{line}: {text}");
         }
     }
