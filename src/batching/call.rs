@@ -72,7 +72,7 @@ pub struct Call {
     /// Id of the call.
     pub id: CallId,
     /// Merge key: calls may share a batch only if their keys are equal. A call that must be
-    /// dispatched alone has a unique key and [`Call::alone`] set.
+    /// dispatched alone has a unique key and [`Call::unmergeable`] set.
     pub key: KeyId,
     /// Cost class.
     pub cost_class: CostClassId,
@@ -85,7 +85,7 @@ pub struct Call {
     /// Route, which determines the limits.
     pub scope: ScopeId,
     /// Set if the call must not share a batch, whatever its key.
-    pub alone: bool,
+    pub unmergeable: bool,
     /// Set if the call may be sent again after a failed batch.
     pub replayable: bool,
     /// Deadline of the response.
@@ -174,7 +174,7 @@ impl Call {
             tenant_weight: 1,
             priority: PriorityId(0),
             scope: ScopeId(0),
-            alone: false,
+            unmergeable: false,
             replayable: true,
             deadline: None,
             fallback_deadline: None,

@@ -204,7 +204,7 @@ impl Shadow {
         if !self.server.can_predict(call.cost_class) {
             return ShadowArrival::Unlearned;
         }
-        let in_flight = if call.alone { None } else { self.server.closed_loop_calls(call.key) };
+        let in_flight = if call.unmergeable { None } else { self.server.closed_loop_calls(call.key) };
         if in_flight.is_some_and(|in_flight| self.outstanding(call.key) >= in_flight) {
             return ShadowArrival::Represented;
         }
@@ -287,7 +287,7 @@ impl Shadow {
     fn enqueue(&mut self, began: Tick, call: Call) -> CallId {
         self.last_id += 1;
         let id = CallId(self.last_id);
-        if !call.alone {
+        if !call.unmergeable {
             *self.outstanding.entry(call.key).or_default() += 1;
         }
         self.calls.insert(id, SimulatedCall { began, arrived: self.now, call: call.clone() });
@@ -300,7 +300,7 @@ impl Shadow {
     /// Sends the next call of a caller that was answered in the simulation, if it would have sent
     /// one by now.
     fn follow(&mut self, SimulatedCall { arrived, call, .. }: SimulatedCall) {
-        let in_flight = if call.alone { None } else { self.server.closed_loop_calls(call.key) };
+        let in_flight = if call.unmergeable { None } else { self.server.closed_loop_calls(call.key) };
         if self.following == 0 || in_flight.is_none_or(|in_flight| self.outstanding(call.key) >= in_flight) {
             return;
         }
@@ -366,7 +366,7 @@ impl Shadow {
         if self.ids.get(&call.id) == Some(&id) {
             self.ids.remove(&call.id);
         }
-        if let Some(count) = self.outstanding.get_mut(&call.key).filter(|_| !call.alone) {
+        if let Some(count) = self.outstanding.get_mut(&call.key).filter(|_| !call.unmergeable) {
             *count -= 1;
             if *count == 0 {
                 self.outstanding.remove(&call.key);

@@ -39,7 +39,7 @@ impl Adaptive {
         self.mix.on_arrival(now, call.priority);
         // A call that must not be merged has a merge key of its own, which no later call has, so
         // there are no arrivals of that key to learn.
-        if call.alone {
+        if call.unmergeable {
             return;
         }
         self.uses += 1;
@@ -208,7 +208,7 @@ impl Adaptive {
             // Before the first sample the curve predicts nothing, so the measured time is also the
             // expected one.
             let expected = if model.cost.samples() > 0 { predicted } else { took };
-            model.lone.observe(took, expected);
+            model.unloaded.observe(took, expected);
         }
         if sample != SampleUse::No {
             changed = model.cost.observe(CostSample { items: batch.items, weight: batch.weight, nanos: took });

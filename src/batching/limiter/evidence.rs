@@ -4,7 +4,7 @@
 use super::super::math::to_f64;
 use super::super::tick::Tick;
 use super::curve::ServerChange;
-use super::growth::{GrowthOutcome, LoneBase};
+use super::growth::{GrowthOutcome, UnbatchedBase};
 use super::jump::JUMP_KNEES;
 use super::level::nanos_between;
 use super::opening::QueueRelease;
@@ -250,7 +250,7 @@ impl ConcurrencyLimiter {
     fn observe_size(&mut self, now: Tick, mark: &FlightRecord, latency: f64, done: &Completion) {
         let limit = self.limit.unwrap_or(1.0);
         let base =
-            LoneBase { latency: self.level.lone, service: self.lone_service(limit), items: self.level.lone_items };
+            UnbatchedBase { latency: self.level.lone, service: self.lone_service(limit), items: self.level.lone_items };
         match self.growth.observe((mark.items, done.calls), latency, base, limit, done.items_max) {
             GrowthOutcome::Nothing => {}
             GrowthOutcome::Base { latency, .. } if !self.growth.is_renewed() && self.is_rate_lower(limit, latency) => {

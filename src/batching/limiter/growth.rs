@@ -54,7 +54,7 @@ struct SampleMean {
 
 /// A lone call under the limit. Latencies are in nanoseconds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct LoneBase {
+pub(super) struct UnbatchedBase {
     pub(super) latency: f64,
     /// Part of the latency in service.
     pub(super) service: f64,
@@ -118,7 +118,7 @@ impl BatchCap {
         &mut self,
         (items, calls): (u32, u32),
         latency: f64,
-        base: LoneBase,
+        base: UnbatchedBase,
         limit: f64,
         items_max: u32,
     ) -> GrowthOutcome {
