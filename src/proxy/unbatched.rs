@@ -22,7 +22,7 @@ use crate::bounded_body::{ReadLimits, ReadResult, StopReason, read_bounded};
 use crate::error::FailureKind;
 use crate::memory::BufferGuard;
 use crate::protocol::headers::{is_event_stream, parse_retry_after};
-use crate::protocol::{BatchResponse, Call, CallAttachment, Dialect, Endpoint, Reply};
+use crate::protocol::{BatchResponse, Call, CallAttachment, Endpoint, Reply};
 use crate::scheduler::UnbatchedPermit;
 
 /// A recognised request with its body read, in its original form.
@@ -245,7 +245,7 @@ fn observed_outcome(endpoint: &Endpoint, head: &response::Parts, read: Option<&(
 /// 429 to a caller above its own quota, which must not slow down others. Engines report their load
 /// with 503, and TGI with 429.
 fn text_outcome(endpoint: &Endpoint, head: &response::Parts) -> BatchOutcome {
-    let is_quota = head.status == StatusCode::TOO_MANY_REQUESTS && endpoint.dialect != Dialect::Tei;
+    let is_quota = head.status == StatusCode::TOO_MANY_REQUESTS && !endpoint.dialect.reports_load_with_429();
     if endpoint.is_generation() && is_quota {
         return BatchOutcome::Failed;
     }

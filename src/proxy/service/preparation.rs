@@ -94,7 +94,7 @@ impl Proxy {
         );
         // The limits that a server publishes are looked up in the background. A call that arrives
         // before they are known does not wait for them.
-        let source = endpoint.limits_source(&call, self.backend.is_tei());
+        let source = endpoint.limits_source(&call, self.backend.publishes_info());
         let look_up = source.as_ref().map(|source| self.backend.published_limits(source));
         let published = look_up.and_then(LimitsLookUp::limits);
         let batches_itself = published.filter(|_| endpoint.needs_info).map(|limits| limits.batches_itself);

@@ -10,8 +10,7 @@ use http::HeaderMap;
 use http::header::SERVER;
 use tokio::sync::watch;
 
-use crate::protocol::headers::is_tei_response;
-use crate::protocol::is_engine;
+use crate::protocol::{headers, is_engine};
 
 /// Maximum length of a stored name in bytes. Real names are shorter.
 const NAME_MAX: usize = 256;
@@ -32,8 +31,8 @@ pub(super) struct IdentityWatch {
     /// One more than the number of recoveries of the server at its last response to a client's
     /// call; 0 before the first.
     answered: AtomicU64,
-    /// Set by a response with a header of TEI.
-    is_tei: AtomicBool,
+    /// Set by a response that shows that the server publishes its limits in a document.
+    publishes_info: AtomicBool,
 }
 
 // === impl ServerIdentity ===
@@ -69,12 +68,13 @@ impl IdentityWatch {
         self.latest.subscribe()
     }
 
-    /// Stores the `Server` header of a response, and whether it is one of TEI.
-    pub(super) fn on_response(&self, headers: &HeaderMap) {
-        if is_tei_response(headers) {
-            self.is_tei.store(true, Ordering::Relaxed);
+    /// Stores the `Server` header of a response, and whether the response shows that the server
+    /// publishes its limits in a document.
+    pub(super) fn on_response(&self, response: &HeaderMap) {
+        if headers::publishes_info(response) {
+            self.publishes_info.store(true, Ordering::Relaxed);
         }
-        let Some(name) = headers.get(SERVER).and_then(|name| name.to_str().ok()).map(truncate_name) else { return };
+        let Some(name) = response.get(SERVER).and_then(|name| name.to_str().ok()).map(truncate_name) else { return };
         // The value nearly always matches, and a read lock does not block other responses.
         if self.latest.borrow().server.as_deref() != Some(name) {
             self.latest.send_modify(|known| known.server = Some(name.to_owned()));
@@ -98,9 +98,9 @@ impl IdentityWatch {
         self.latest.borrow().server.as_deref().is_some_and(is_engine)
     }
 
-    /// Returns `true` if a response was one of TEI.
-    pub(super) fn is_tei(&self) -> bool {
-        self.is_tei.load(Ordering::Relaxed)
+    /// Returns `true` if a response showed that the server publishes its limits in a document.
+    pub(super) fn publishes_info(&self) -> bool {
+        self.publishes_info.load(Ordering::Relaxed)
     }
 
     /// Stores the model that the server published.

@@ -145,7 +145,7 @@ impl ShadowTask {
         names_protocol: bool,
     ) -> (Option<PublishedLimits>, bool) {
         let mut unbatched = false;
-        let published = match endpoint.limits_source(call, self.backend.is_tei()) {
+        let published = match endpoint.limits_source(call, self.backend.publishes_info()) {
             Some(LimitsSource::Info) => {
                 if let LimitsLookUp::Known(published) = self.backend.published_limits(&LimitsSource::Info) {
                     self.published = published;
