@@ -10,7 +10,7 @@ use super::super::arrivals::ArrivalEstimator;
 use super::super::batch::BatchId;
 use super::super::call::{CostClassId, KeyId, Weight};
 use super::super::cost::CostModel;
-use super::super::limiter::{ConcurrencyLimiter, FlightRecord};
+use super::super::limiter::{ConcurrencyLimiter, InFlightExecution};
 use super::super::plan::{Plan, PlanSchedule};
 use super::super::slots::{SlotEstimator, SlotFlight};
 use super::super::stats::HoldReason;
@@ -68,7 +68,7 @@ pub(super) struct InFlight {
     pub(super) flight: SlotFlight,
     /// `ClassModel::created_use` of the model that the batch counts for.
     pub(super) created_use: u64,
-    pub(super) mark: FlightRecord,
+    pub(super) mark: InFlightExecution,
     pub(super) due: Tick,
     pub(super) predicted: u64,
     /// Number of requests sent by then, this one included, if nothing else was in flight at

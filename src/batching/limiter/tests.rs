@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use super::super::tick::Tick;
 use super::curve::Knee;
 use super::pair_probe::PairControl;
-use super::{Completion, ConcurrencyLimiter, ConnectionUse, Departure, FlowMode, OpenReason, Permit, PermitRequest};
+use super::{
+    ConcurrencyLimiter, ConnectionUse, ExecutionEnd, ExecutionStart, FlowMode, OpenReason, Permit, PermitRequest,
+};
 
 /// One millisecond in nanoseconds.
 const MS: u64 = 1_000_000;
@@ -28,7 +30,7 @@ struct Request {
     /// `true` until the server accepts its connection.
     connecting: bool,
     arrived: Vec<u64>,
-    mark: super::FlightRecord,
+    mark: super::InFlightExecution,
 }
 
 /// Closed-loop clients in front of a limiter and a server.
@@ -94,7 +96,7 @@ impl ClosedLoop {
             let items = if self.mergeable { calls.min(self.queue.len()) } else { 1 };
             let arrived: Vec<u64> = self.queue.drain(..items).collect();
             let calls = u32::try_from(items).unwrap();
-            let departure = Departure {
+            let departure = ExecutionStart {
                 items: calls * self.items,
                 calls,
                 unbatched: !self.mergeable,
@@ -133,7 +135,7 @@ impl ClosedLoop {
             self.now = at;
             let (first, last) = (request.arrived[0], *request.arrived.last().unwrap());
             let calls = u32::try_from(request.arrived.len()).unwrap();
-            let done = Completion::new(true, calls, Tick(first), Tick(last), self.queued(), 64);
+            let done = ExecutionEnd::new(true, calls, Tick(first), Tick(last), self.queued(), 64);
             self.flow.on_completion(Tick(at), &request.mark, done);
             self.answered += u64::from(calls);
             self.queue.extend(request.arrived.iter().map(|_| at));
@@ -305,11 +307,11 @@ fn a_limit_outlives_a_pause_and_ends_where_nothing_is_merged() {
     let mut now = 10_000 * MS;
     let mut answer_lone = |flow: &mut ConcurrencyLimiter, queued: u64| {
         let departure =
-            Departure { items: 1, calls: 1, unbatched: true, permit: Permit::Share(1), queued, expected: 0 };
+            ExecutionStart { items: 1, calls: 1, unbatched: true, permit: Permit::Share(1), queued, expected: 0 };
         let mark = flow.on_dispatch(Tick(now), &departure);
         let arrived = Tick(now);
         now += 20 * MS;
-        flow.on_completion(Tick(now), &mark, Completion::new(true, 1, arrived, arrived, queued, 64));
+        flow.on_completion(Tick(now), &mark, ExecutionEnd::new(true, 1, arrived, arrived, queued, 64));
         flow.mode()
     };
     for queued in std::iter::repeat_n(0, 200).chain([255]) {
@@ -348,11 +350,11 @@ fn calls_held_by_a_limit_of_the_policy_are_merged_and_the_limit_is_kept() {
 fn requests_in_flight_return_to_zero_after_success_and_failure() {
     let mut flow = ConcurrencyLimiter::new();
     let departure =
-        Departure { items: 3, calls: 2, unbatched: false, permit: Permit::Share(3), queued: 0, expected: 0 };
+        ExecutionStart { items: 3, calls: 2, unbatched: false, permit: Permit::Share(3), queued: 0, expected: 0 };
     let marks: Vec<_> = (0..5).map(|at| flow.on_dispatch(Tick(at), &departure)).collect();
     assert_eq!(flow.in_flight(), 5);
     for (at, mark) in (10..).zip(&marks) {
-        flow.on_completion(Tick(at), mark, Completion::new(at % 2 == 0, 2, Tick(0), Tick(0), 0, 64));
+        flow.on_completion(Tick(at), mark, ExecutionEnd::new(at % 2 == 0, 2, Tick(0), Tick(0), 0, 64));
     }
     assert_eq!((flow.in_flight(), flow.merged_flights, flow.merged_items, flow.batches), (0, 0, 0, 0));
 }

@@ -115,12 +115,12 @@ fn streamed(ordered: bool) -> usize {
     let mut flow = ConcurrencyLimiter::new();
     flow.set_ordered(Tick(0), ordered);
     let (mut idle, mut free, mut answered) = (0, 0, 0);
-    let mut flights: Vec<(u64, u64, super::super::FlightRecord, u64)> = Vec::new();
+    let mut flights: Vec<(u64, u64, super::super::InFlightExecution, u64)> = Vec::new();
     for now in (0..40_000).map(|ms| ms * MS) {
         idle += usize::from(now % (5 * MS) == 0 && now < 48 * 5 * MS);
         while let Some(at) = flights.iter().position(|(_, end, ..)| *end <= now) {
             let (first, _, mark, sent) = flights.swap_remove(at);
-            let done = Completion::new(true, 1, Tick(sent), Tick(sent), idle as u64, 64);
+            let done = ExecutionEnd::new(true, 1, Tick(sent), Tick(sent), idle as u64, 64);
             let first_byte = std::time::Duration::from_nanos(first - sent);
             flow.on_completion(Tick(now), &mark, done.with_first_byte(Some(first_byte)));
             idle += 1;
@@ -134,7 +134,8 @@ fn streamed(ordered: bool) -> usize {
                 break;
             }
             idle -= 1;
-            let departure = Departure { items: 1, calls: 1, unbatched: true, permit, queued: idle as u64, expected: 0 };
+            let departure =
+                ExecutionStart { items: 1, calls: 1, unbatched: true, permit, queued: idle as u64, expected: 0 };
             free = now.max(free) + 20 * MS;
             flights.push((free, free + 3000 * MS, flow.on_dispatch(Tick(now), &departure), now));
         }

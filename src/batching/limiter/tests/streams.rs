@@ -1,6 +1,6 @@
 //! Limits for generated streams, in front of a simulated engine that batches continuously.
 
-use super::super::FlightRecord;
+use super::super::InFlightExecution;
 use super::*;
 
 /// A simulated engine. Each step gives every running call one token; the first step of a call also
@@ -19,7 +19,7 @@ struct EngineModel {
 }
 
 struct Stream {
-    mark: FlightRecord,
+    mark: InFlightExecution,
     arrived: u64,
     sent: u64,
     first: u64,
@@ -73,7 +73,7 @@ impl Streams {
             }
             self.idle -= 1;
             let departure =
-                Departure { items: 1, calls: 1, unbatched: true, permit, queued: self.queued(), expected: 0 };
+                ExecutionStart { items: 1, calls: 1, unbatched: true, permit, queued: self.queued(), expected: 0 };
             let mark = self.flow.on_dispatch(now, &departure);
             self.calls += 1;
             // Lengths of a multiplicative congruential generator.
@@ -146,7 +146,7 @@ impl Streams {
             for stream in ended {
                 let first_byte = std::time::Duration::from_nanos(stream.first - stream.sent);
                 let arrived = Tick(stream.arrived);
-                let done = Completion::new(true, 1, arrived, arrived, self.queued(), 1)
+                let done = ExecutionEnd::new(true, 1, arrived, arrived, self.queued(), 1)
                     .with_first_byte(Some(first_byte))
                     .with_tokens(Some(self.tokens));
                 self.flow.on_completion(Tick(self.now), &stream.mark, done);
