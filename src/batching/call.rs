@@ -101,8 +101,8 @@ pub struct Call {
     /// Weight of the items.
     pub weight: Weight,
     /// Set if the cost of the call is its own weight, although it is dispatched alone: its server
-    /// works on many calls at once, so that the time of one says little. Its flow is charged by
-    /// weight.
+    /// works on many calls at once, so that the time of one gives little information. Its flow is
+    /// charged by weight.
     pub charged_by_weight: bool,
     /// Size of the body in bytes.
     pub bytes: u64,

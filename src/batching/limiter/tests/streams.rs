@@ -66,15 +66,15 @@ impl Streams {
     fn send(&mut self) {
         while self.idle > 0 && !self.is_paused {
             let (now, queued) = (Tick(self.now), self.queued());
-            let ask = PermitRequest { now, unbatched: true, arrived: now, has_second: false, queued };
-            let permit = self.flow.permit(&ask);
+            let request = PermitRequest { now, unbatched: true, arrived: now, has_second: false, queued };
+            let permit = self.flow.permit(&request);
             if matches!(permit, Permit::Full | Permit::Hold(_)) {
                 return;
             }
             self.idle -= 1;
-            let departure =
+            let start =
                 ExecutionStart { items: 1, calls: 1, unbatched: true, permit, queued: self.queued(), expected: 0 };
-            let mark = self.flow.on_dispatch(now, &departure);
+            let mark = self.flow.on_dispatch(now, &start);
             self.calls += 1;
             // Lengths of a multiplicative congruential generator.
             let random = self.calls.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
