@@ -280,7 +280,7 @@ mod tests {
     use crate::backend::ByteStream;
     use crate::error::Failure;
 
-    type Sent = BoxFuture<'static, Result<Response<Body>, Failure>>;
+    type SendFuture = BoxFuture<'static, Result<Response<Body>, Failure>>;
 
     /// A lane that answers with 202, and connections of their own that fail.
     #[derive(Debug)]
@@ -290,7 +290,7 @@ mod tests {
     }
 
     impl Lane for FailingConnections {
-        fn send(self: Arc<Self>, _: Request<Body>) -> Sent {
+        fn send(self: Arc<Self>, _: Request<Body>) -> SendFuture {
             self.sent_over_lane.fetch_add(1, Ordering::Relaxed);
             let response = Response::builder().status(StatusCode::ACCEPTED).body(Body::full(Bytes::new())).unwrap();
             async { Ok(response) }.boxed()
@@ -314,7 +314,7 @@ mod tests {
             unreachable!("no stream is opened")
         }
 
-        fn forward_once(&self, _: Request<Body>) -> Sent {
+        fn forward_once(&self, _: Request<Body>) -> SendFuture {
             let failure = Failure::from(self.kind);
             async move { Err(failure) }.boxed()
         }

@@ -133,7 +133,7 @@ impl Proxy {
     ) -> Call {
         let Some(preparing) = self.backend.prepare_call(&call) else { return call };
         let deadline = ends_at().map(|at| self.clock.instant(at));
-        let prepared = await_preparation(preparing, deadline, &self.cut).await;
+        let prepared = await_preparation(preparing, deadline, &self.shutdown).await;
         call.weight = prepared.weight.unwrap_or(call.weight);
         call.attachment = prepared.attachment;
         call

@@ -117,7 +117,7 @@ impl StateWriterInner {
         if !self.folder.may_write() {
             return Ok(());
         }
-        let identity = self.identity.borrow().clone().or(&self.before());
+        let identity = self.identity.borrow().clone().with_missing_from(&self.before());
         let bytes = learned::write(state, &self.folder.upstream, identity, self.folder.bytes_max)?;
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if *written == bytes {
