@@ -32,7 +32,6 @@ mod hold_steps;
 mod late_calls;
 mod learned_state;
 mod learned_steps;
-mod lone_time;
 mod lost_requests;
 mod member_steps;
 mod models;
@@ -43,6 +42,7 @@ mod required_merge;
 mod service_order;
 mod slot_permit;
 mod state;
+mod unloaded_time;
 mod weight_group;
 
 pub(super) use decision::{Action, DecisionContext, DispatchKind};

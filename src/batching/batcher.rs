@@ -185,7 +185,7 @@ impl Batcher {
             self.adaptive.on_arrival(now, &call, self.queue.is_empty() && self.in_flight.is_empty(), queued);
             let limit = self.limits.slots.min(self.limits.scope(call.scope).slots_max);
             let held = self.in_flight.len() >= self.limits.slots as usize || !self.has_free_scope_slot(call.scope);
-            if held && !call.alone {
+            if held && !call.unmergeable {
                 self.adaptive.on_policy_hold(now, call.cost_class, limit);
             }
         }

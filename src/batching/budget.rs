@@ -2,19 +2,19 @@
 //!
 //! Upstream calls, batches and replays together, stay within the number of client calls plus a
 //! share of it plus a small rate, so the proxy cannot amplify the clients' load. Calls are counted
-//! over ten seconds in one-second buckets, so a burst is paid back within that time. The second at
+//! over ten seconds in steps of one second, so a burst is paid back within that time. The second at
 //! the edge of the window counts in full for replays, and not at all for client calls: the bound
-//! therefore holds over any ten seconds, not only over those that start with a bucket. The one
-//! unbatched retry of each member is counted too, but never refused.
-//! First sends are paid for by their own calls, which are counted at the same instant; if they were
-//! counted for longer than those, a burst would suspend merging ten seconds later.
+//! therefore holds over any ten seconds, not only over those that start with a whole second. The
+//! one unbatched retry of each member is counted too, but never refused. First sends are paid for
+//! by their own calls, which are counted at the same instant; if they were counted for longer than
+//! those, a burst would suspend merging ten seconds later.
 
 use super::tick::Tick;
 
 /// Length of the window.
 const WINDOW_SECONDS: u64 = 10;
-/// Number of buckets: one for each second that the window touches.
-const BUCKETS: usize = 11;
+/// Number of seconds with counts: each one that the window touches.
+const SECONDS_KEPT: usize = 11;
 /// Replays per second that are always allowed. Over the window this is the reserve of 30 replays
 /// that a new process has.
 const FLOOR_PER_SECOND: u64 = 3;
@@ -23,11 +23,11 @@ const FLOOR_PER_SECOND: u64 = 3;
 #[derive(Debug, Clone)]
 pub struct ReplayBudget {
     share_ppm: u64,
-    buckets: [Bucket; BUCKETS],
+    seconds: [SecondCounts; SECONDS_KEPT],
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Bucket {
+struct SecondCounts {
     second: u64,
     client: u64,
     /// First sends: batches and unbatched calls.
@@ -42,7 +42,7 @@ impl ReplayBudget {
     /// addition to the floor.
     #[must_use]
     pub fn new(share_ppm: u32) -> Self {
-        Self { share_ppm: u64::from(share_ppm), buckets: [Bucket::default(); BUCKETS] }
+        Self { share_ppm: u64::from(share_ppm), seconds: [SecondCounts::default(); SECONDS_KEPT] }
     }
 
     /// Changes the share. The counts are kept.
@@ -52,18 +52,18 @@ impl ReplayBudget {
 
     /// Records a client call.
     pub fn record_client_call(&mut self, now: Tick) {
-        self.bucket(now).client += 1;
+        self.counts_at(now).client += 1;
     }
 
     /// Records a first send: a batch or an unbatched call.
     pub fn record_first_send(&mut self, now: Tick) {
-        self.bucket(now).upstream += 1;
+        self.counts_at(now).upstream += 1;
     }
 
     /// Records a replay that needs no permission: the one unbatched attempt that a member is always
     /// granted.
     pub fn record_replay(&mut self, now: Tick) {
-        self.bucket(now).replays += 1;
+        self.counts_at(now).replays += 1;
     }
 
     /// Takes one replay from the budget. Returns `false` if the budget is empty.
@@ -81,28 +81,28 @@ impl ReplayBudget {
     pub fn replays_left(&self, now: Tick) -> u64 {
         let second = now.0 / 1_000_000_000;
         let (mut client, mut sent) = (0, 0);
-        for bucket in &self.buckets {
-            let age = second.saturating_sub(bucket.second);
+        for counts in &self.seconds {
+            let age = second.saturating_sub(counts.second);
             if age < WINDOW_SECONDS {
-                client += bucket.client;
-                sent += bucket.upstream;
+                client += counts.client;
+                sent += counts.upstream;
             }
             if age <= WINDOW_SECONDS {
-                sent += bucket.replays;
+                sent += counts.replays;
             }
         }
         let allowed = client + client * self.share_ppm / 1_000_000 + FLOOR_PER_SECOND * WINDOW_SECONDS;
         allowed.saturating_sub(sent)
     }
 
-    fn bucket(&mut self, now: Tick) -> &mut Bucket {
+    fn counts_at(&mut self, now: Tick) -> &mut SecondCounts {
         let second = now.0 / 1_000_000_000;
         let index = usize::try_from(second % (WINDOW_SECONDS + 1)).expect("below eleven");
-        let bucket = &mut self.buckets[index];
-        if bucket.second != second {
-            *bucket = Bucket { second, ..Bucket::default() };
+        let counts = &mut self.seconds[index];
+        if counts.second != second {
+            *counts = SecondCounts { second, ..SecondCounts::default() };
         }
-        bucket
+        counts
     }
 }
 

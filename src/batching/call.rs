@@ -72,7 +72,7 @@ pub struct Call {
     /// Id of the call.
     pub id: CallId,
     /// Merge key: calls may share a batch only if their keys are equal. A call that must be
-    /// dispatched alone has a unique key and [`Call::alone`] set.
+    /// dispatched alone has a unique key and [`Call::unmergeable`] set.
     pub key: KeyId,
     /// Cost class.
     pub cost_class: CostClassId,
@@ -85,7 +85,7 @@ pub struct Call {
     /// Route, which determines the limits.
     pub scope: ScopeId,
     /// Set if the call must not share a batch, whatever its key.
-    pub alone: bool,
+    pub unmergeable: bool,
     /// Set if the call may be sent again after a failed batch.
     pub replayable: bool,
     /// Deadline of the response.
@@ -101,8 +101,8 @@ pub struct Call {
     /// Weight of the items.
     pub weight: Weight,
     /// Set if the cost of the call is its own weight, although it is dispatched alone: its server
-    /// works on many calls at once, so that the time of one says little. Its flow is charged by
-    /// weight.
+    /// works on many calls at once, so that the time of one gives little information. Its flow is
+    /// charged by weight.
     pub charged_by_weight: bool,
     /// Size of the body in bytes.
     pub bytes: u64,
@@ -174,7 +174,7 @@ impl Call {
             tenant_weight: 1,
             priority: PriorityId(0),
             scope: ScopeId(0),
-            alone: false,
+            unmergeable: false,
             replayable: true,
             deadline: None,
             fallback_deadline: None,

@@ -99,7 +99,7 @@ pub use limits::{CallOrder, DispatchPolicy, LateTreatment, Limits, ScopeLimits};
 pub use math::{round_to_u64, to_f64};
 pub use plan::{Plan, PlanInput, solve};
 pub use priority::PriorityClass;
-pub use shadow::{Shadow, ShadowArrival, ShadowEnd, ShadowKnowledge, ShadowOutcome};
+pub use shadow::{PublishedMax, Shadow, ShadowArrival, ShadowEnd, ShadowKnowledge, ShadowOutcome};
 pub use slots::UpstreamSnapshot;
 pub use stats::{ClassStats, DispatchTotals, HoldReason};
 pub use tick::Tick;

@@ -1,4 +1,4 @@
-//! An adaptive concurrency limiter for one cost class. It decides how many requests may be in
+//! An adaptive concurrency limiter for one cost class. It decides how many executions may be in
 //! flight, and whether merging pays.
 //!
 //! The limiter starts *open*: with nothing learned, every call is forwarded at once, as without a
@@ -11,9 +11,9 @@
 //!
 //! While the limiter is closed, the queued calls are dispatched in batches of equal size, and the
 //! maximum batch size doubles only as long as each size is measured to be cheaper per item
-//! (`growth`). The limiter opens again if a probe, which is a request beyond the limit, is not
+//! (`growth`). The limiter opens again if a probe, which is an execution beyond the limit, is not
 //! slowed down; if a larger limit shortens the sojourn time; if a batch costs as much as its calls
-//! one by one; if the requests from before a jump do not drain; or if throughput is lower or
+//! one by one; if the executions from before a jump do not drain; or if throughput is lower or
 //! sojourn times are longer than while it was open (`harm`). Each test that changes nothing doubles
 //! the interval to the next one of its kind.
 //!
@@ -21,7 +21,7 @@
 //! gradient limiters of Netflix `concurrency-limits`; Envoy's adaptive concurrency filter) use the
 //! least latency as the base, which noise and batches make too small, or a long mean, which
 //! includes the queueing time once a closed loop of clients has reached its steady state. Here the
-//! base is the mean latency at few requests in flight. The load curve samples the throughput over
+//! base is the mean latency at few executions in flight. The load curve samples the throughput over
 //! concurrency that Gunther's Universal Scalability Law describes.
 //!
 //! The limiter is pure: time is an argument. Left out: the selection of the calls of a batch and of
@@ -30,15 +30,15 @@
 
 mod burst;
 mod curve;
-mod request;
+mod execution_record;
 mod dispatch;
 mod growth;
 mod harm;
 mod jump;
 mod evidence;
-mod level;
+mod latency_line;
 mod narrow;
-mod opening;
+mod open_limiter;
 mod ordering;
 mod pair_probe;
 mod permit;
@@ -46,7 +46,7 @@ mod probe;
 mod schedule;
 mod report;
 mod sojourn;
-mod steps;
+mod trials;
 mod streams;
 mod trial;
 mod wave;
@@ -54,19 +54,19 @@ mod wave;
 #[cfg(test)]
 mod tests;
 
+use execution_record::LoadIntegral;
+pub(super) use execution_record::{ConnectionUse, ExecutionEnd, ExecutionStart, InFlightExecution};
 pub(super) use permit::{Permit, PermitRequest};
 pub use report::{FlowMode, FlowReport, FlowSnapshot, LoadPoint, OpenReason};
-use request::LoadIntegral;
-pub(super) use request::{Completion, ConnectionUse, Departure, FlightRecord};
 
 use burst::BurstTest;
 use curve::{Knee, LoadCurve};
-use growth::BatchCap;
+use growth::GrowthRamp;
 use harm::HarmTest;
 use jump::LimitDrain;
-use level::LatencyModel;
-use narrow::Narrowing;
-use opening::QueueRelease;
+use latency_line::LatencyModel;
+use narrow::NarrowingSearch;
+use open_limiter::QueueRelease;
 use ordering::{OrderingTest, StreamOccupancy};
 use pair_probe::PairTest;
 use probe::{PROBE_LIMIT_MAX, UpwardProbe};
@@ -108,19 +108,19 @@ pub(super) struct ConcurrencyLimiter {
     /// longer from the start, and no trial has determined yet whether they queue in the server.
     slower: bool,
     level: LatencyModel,
-    growth: BatchCap,
+    growth: GrowthRamp,
     sojourns: Sojourns,
     harm: HarmTest,
     trial: Option<LimitTrial>,
     pairs: PairTest,
     probe: UpwardProbe,
-    /// Set after a jump, until the requests that were in flight before it have been answered.
+    /// Set after a jump, until the executions that were in flight before it have been answered.
     draining: Option<LimitDrain>,
     /// The knee that the last jump was made for; `None` if the limit was found by trials or was
     /// restored.
     knee: Option<Knee>,
     /// Set while the knee is searched below the limit of the last jump.
-    narrowing: Option<Narrowing>,
+    narrowing: Option<NarrowingSearch>,
     /// The limit or knee measured last, which bounds refinements.
     refine_from: f64,
     /// Set if the policy orders calls, so that calls queue here while the server is saturated, even
@@ -137,10 +137,10 @@ pub(super) struct ConcurrencyLimiter {
     schedule: Schedule,
     /// The reason for being open, for reports.
     reason: OpenReason,
-    /// Requests in flight.
+    /// Executions in flight.
     flights: u32,
     load: LoadIntegral,
-    /// Requests in flight that hold mergeable calls, and their items.
+    /// Executions in flight that hold mergeable calls, and their items.
     merged_flights: u32,
     merged_items: u64,
     /// Batches of several calls in flight. Unbatched calls beside them are no samples of the load
@@ -151,12 +151,12 @@ pub(super) struct ConcurrencyLimiter {
     /// Number of answered calls, and of those among them that could be merged.
     answered_calls: u64,
     answered_mergeable: u64,
-    /// Time of the last response to a request with mergeable calls.
+    /// Time of the last response to an execution with mergeable calls.
     last_merged: Tick,
     /// Number of responses since `last_merged` to calls that could not be merged, while calls were
     /// queued.
     unmerged: u32,
-    /// Dispatch time of the last request with mergeable calls.
+    /// Dispatch time of the last execution with mergeable calls.
     last_sent: Tick,
     now: Tick,
 }
@@ -177,7 +177,7 @@ impl ConcurrencyLimiter {
             wave_knee: None,
             slower: false,
             level: LatencyModel::default(),
-            growth: BatchCap::uncapped(),
+            growth: GrowthRamp::uncapped(),
             sojourns: Sojourns::default(),
             harm: HarmTest::default(),
             trial: None,
@@ -219,8 +219,8 @@ impl ConcurrencyLimiter {
         limiter
     }
 
-    /// Records that requests of an earlier limiter are in flight. If they saturate the server, the
-    /// load curve has no measurement without a queue, so a trial is made as if calls had become
+    /// Records that executions of an earlier limiter are in flight. If they saturate the server,
+    /// the load curve has no measurement without a queue, so a trial is made as if calls had become
     /// slower.
     pub(super) fn on_loaded_start(&mut self) {
         self.slower = true;
@@ -251,28 +251,28 @@ impl ConcurrencyLimiter {
             && self.limit.is_some_and(|limit| all / limit.max(1.0) > f64::from(self.growth.cap()))
     }
 
-    /// Returns `true` while the server may still be working on requests from before a jump.
+    /// Returns `true` while the server may still be working on executions from before a jump.
     pub(super) fn is_draining(&self, now: Tick) -> bool {
         self.draining.is_some_and(|draining| now <= draining.until)
     }
 
-    /// Returns the time of the last change of state. Requests that were sent before it are not
+    /// Returns the time of the last change of state. Executions that were sent before it are not
     /// evidence about the current limit.
     pub(super) fn settled_since(&self) -> Tick {
         self.schedule.since
     }
 
-    /// Returns the number of requests in flight.
+    /// Returns the number of executions in flight.
     pub(super) fn in_flight(&self) -> u32 {
         self.flights
     }
 
-    /// Returns the number of requests that may be in flight, or `None` while open.
+    /// Returns the number of executions that may be in flight, or `None` while open.
     pub(super) fn limit(&self) -> Option<u32> {
         self.trial_limit.or(self.limit).map(count)
     }
 
-    /// Returns `true` if the limit allows another request.
+    /// Returns `true` if the limit allows another execution.
     pub(super) fn has_room(&self) -> bool {
         let below = |limit: f64| f64::from(self.flights) < limit.floor().max(1.0);
         self.gate.is_none_or(|gate| f64::from(self.flights) < gate.limit)
@@ -298,7 +298,7 @@ impl ConcurrencyLimiter {
         self.set_limit(f64::from(policy_limit.max(1)));
         self.policy_limit = Some(policy_limit.max(1));
         self.refine_from = f64::from(policy_limit.max(1));
-        self.growth = BatchCap::uncapped();
+        self.growth = GrowthRamp::uncapped();
         self.level.reset_batches();
         self.level.clear_lone();
         self.sojourns.clear();
@@ -321,13 +321,13 @@ impl ConcurrencyLimiter {
             match self.limit {
                 _ if early => {}
                 // Overlapping executions are only weak evidence. A probe decides: it is slowed down
-                // by a server that executes one request at a time.
+                // by a server that runs one execution at a time.
                 Some(current) if current <= PROBE_LIMIT_MAX => {
                     (self.probe.next, self.probe.split) = (self.probe.next.min(now), self.probe.split.min(now));
                 }
                 // Batches that share a processor overlap even if the server has no room for more,
                 // so a trial decides.
-                _ => self.schedule.look_for_room(now),
+                _ => self.schedule.schedule_upward_trial(now),
             }
             return;
         }
@@ -347,7 +347,7 @@ fn after_nanos(now: Tick, nanos: f64) -> Tick {
     Tick(now.0.saturating_add(super::math::round_to_u64(nanos)))
 }
 
-/// Converts a limit to a number of requests, at least one.
+/// Converts a limit to a number of executions, at least one.
 fn count(limit: f64) -> u32 {
     u32::try_from(super::math::round_to_u64(limit.floor())).unwrap_or(u32::MAX).max(1)
 }

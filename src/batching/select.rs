@@ -102,7 +102,7 @@ pub(super) fn ready(
     };
     // A trial batch of two calls is complete.
     let complete = together == MergeLimit::Trial && queue.calls_of(key).nth(1).is_some();
-    if head.call.alone || complete || matches!(together, MergeLimit::Alone(_)) {
+    if head.call.unmergeable || complete || matches!(together, MergeLimit::Alone(_)) {
         return Readiness::Now(DispatchCause::Idle);
     }
     let scope = view.limits.scope(head.call.scope);
@@ -206,7 +206,7 @@ pub(super) fn select_members<'a>(
     let fill = want.map_or(full, |want| want.clamp(1, full));
     let mut choice = Selection::of_first(first, fill);
     // The first call determines whether the batch is shared at all.
-    if first.alone {
+    if first.unmergeable {
         return Some(choice);
     }
     if first.items > cap {
@@ -264,7 +264,7 @@ impl Selection {
                 break;
             }
             let call = &queued.call;
-            if call.alone {
+            if call.unmergeable {
                 break;
             }
             if self.items + call.items > room.fill {

@@ -34,9 +34,9 @@ use super::plan::{Plan, PlanInput};
 use super::tick::Tick;
 
 /// Maximum number of simulated calls that follow others between two real arrivals or responses.
-/// More would mean that batches are answered faster by this factor, or that the server has stopped
-/// answering.
-const FOLLOWING_MAX: u32 = 256;
+/// A higher number occurs only if simulated batches are answered this many times faster than real
+/// ones, or if the server has stopped answering.
+const FOLLOW_UPS_MAX: u32 = 256;
 
 /// A core that simulates decisions about calls that are passed through.
 ///
@@ -56,7 +56,7 @@ pub struct Shadow {
     /// Number of simulated calls that may be merged, by key.
     outstanding: BTreeMap<KeyId, u32>,
     /// Number of calls that may still follow others before the next real event.
-    following: u32,
+    follow_ups_left: u32,
     /// Simulated executions by their end.
     running: BTreeMap<(Tick, BatchId), SimulatedExecution>,
     /// Outcomes that were not taken yet.
@@ -68,7 +68,7 @@ pub struct Shadow {
 #[derive(Debug, Clone)]
 struct SimulatedCall {
     /// Arrival of the head of its request at the proxy.
-    began: Tick,
+    head_received: Tick,
     /// Arrival at the simulated core.
     arrived: Tick,
     /// The call, with its real id. In a closed loop it may follow the real call of that id.
@@ -85,7 +85,7 @@ struct SimulatedExecution {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ShadowOutcome {
     /// These calls would have been dispatched together.
-    Leave {
+    Dispatched {
         /// Members, each with its waiting time.
         members: Vec<(CallId, Duration)>,
         /// Route of the first member.
@@ -102,7 +102,7 @@ pub enum ShadowOutcome {
         /// Number of items of the call.
         items: u32,
         /// Manner of its end.
-        how: ShadowEnd,
+        end: ShadowEnd,
         /// Time since its arrival at the proxy.
         latency: Duration,
         /// SLO of the call.
@@ -132,6 +132,15 @@ pub enum ShadowArrival {
     Represented,
     /// Too little is known of its execution time.
     Unlearned,
+}
+
+/// Maxima of a batch that the server publishes, as far as it does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PublishedMax {
+    /// Maximum number of items.
+    pub items: Option<u32>,
+    /// Maximum weight.
+    pub weight: Option<u64>,
 }
 
 /// The measurements that the simulation is based on.
@@ -164,7 +173,7 @@ impl Shadow {
             last_id: 0,
             ids: BTreeMap::new(),
             outstanding: BTreeMap::new(),
-            following: 0,
+            follow_ups_left: 0,
             running: BTreeMap::new(),
             outcomes: Vec::new(),
             now: Tick::default(),
@@ -184,31 +193,30 @@ impl Shadow {
         self.core.set_known_batching(known);
     }
 
-    /// Applies the maximum number of items and the maximum weight that the server publishes for a
-    /// cost class.
-    pub fn publish(&mut self, now: Tick, class: CostClassId, (items, weight): (Option<u32>, Option<u64>)) {
-        if let Some(items) = items {
+    /// Applies the maxima that the server publishes for a cost class.
+    pub fn set_published_limits(&mut self, now: Tick, class: CostClassId, published: PublishedMax) {
+        if let Some(items) = published.items {
             self.core.set_published_items_max(now, class, items);
         }
-        if let Some(weight) = weight {
+        if let Some(weight) = published.weight {
             self.core.set_published_weight_max(now, class, weight);
         }
     }
 
-    /// Records a call that is forwarded at `now`. `began` is the arrival of the head of its
+    /// Records a call that is forwarded at `now`. `head_received` is the arrival of the head of its
     /// request.
-    pub fn on_arrival(&mut self, now: Tick, began: Tick, call: &Call) -> ShadowArrival {
+    pub fn on_arrival(&mut self, now: Tick, head_received: Tick, call: &Call) -> ShadowArrival {
         self.advance(now);
-        self.following = FOLLOWING_MAX;
+        self.follow_ups_left = FOLLOW_UPS_MAX;
         self.server.on_dispatch(self.now, call);
         if !self.server.can_predict(call.cost_class) {
             return ShadowArrival::Unlearned;
         }
-        let in_flight = if call.alone { None } else { self.server.closed_loop_calls(call.key) };
+        let in_flight = if call.unmergeable { None } else { self.server.closed_loop_calls(call.key) };
         if in_flight.is_some_and(|in_flight| self.outstanding(call.key) >= in_flight) {
             return ShadowArrival::Represented;
         }
-        let id = self.enqueue(began, call.clone());
+        let id = self.enqueue(head_received, call.clone());
         // A rejected call has ended already.
         if self.calls.contains_key(&id) {
             self.ids.insert(call.id, id);
@@ -220,7 +228,7 @@ impl Shadow {
     /// Records the real response of a call; `succeeded` is `true` if it was successful.
     pub fn on_response(&mut self, now: Tick, id: CallId, succeeded: bool) {
         self.advance(now);
-        self.following = FOLLOWING_MAX;
+        self.follow_ups_left = FOLLOW_UPS_MAX;
         self.server.on_completion(self.now, id, succeeded);
     }
 
@@ -250,7 +258,7 @@ impl Shadow {
                     members.into_iter().filter_map(|id| self.end(id, ShadowEnd::Answered)).collect();
                 let observed = Observation { duration, first_byte: Some(duration), outcome: BatchOutcome::Ok };
                 self.core.complete(self.now, batch, observed);
-                ended.into_iter().for_each(|ended| self.follow(ended));
+                ended.into_iter().for_each(|ended| self.send_follow_up(ended));
             }
             self.poll_core();
         }
@@ -264,7 +272,7 @@ impl Shadow {
 
     /// Returns the input of a plan that is due. Solve it with [`solve`](super::solve) on a thread
     /// that may block, then call [`Shadow::set_plan`].
-    pub fn plan_due(&mut self) -> Option<(CostClassId, PlanInput)> {
+    pub fn take_due_plan_input(&mut self) -> Option<(CostClassId, PlanInput)> {
         self.core.take_due_plan_input()
     }
 
@@ -284,13 +292,13 @@ impl Shadow {
     }
 
     /// Offers a call to the core at the present. Returns its id there.
-    fn enqueue(&mut self, began: Tick, call: Call) -> CallId {
+    fn enqueue(&mut self, head_received: Tick, call: Call) -> CallId {
         self.last_id += 1;
         let id = CallId(self.last_id);
-        if !call.alone {
+        if !call.unmergeable {
             *self.outstanding.entry(call.key).or_default() += 1;
         }
-        self.calls.insert(id, SimulatedCall { began, arrived: self.now, call: call.clone() });
+        self.calls.insert(id, SimulatedCall { head_received, arrived: self.now, call: call.clone() });
         if self.core.enqueue(self.now, Call { id, ..call }).is_err() {
             self.end(id, ShadowEnd::Rejected);
         }
@@ -299,12 +307,12 @@ impl Shadow {
 
     /// Sends the next call of a caller that was answered in the simulation, if it would have sent
     /// one by now.
-    fn follow(&mut self, SimulatedCall { arrived, call, .. }: SimulatedCall) {
-        let in_flight = if call.alone { None } else { self.server.closed_loop_calls(call.key) };
-        if self.following == 0 || in_flight.is_none_or(|in_flight| self.outstanding(call.key) >= in_flight) {
+    fn send_follow_up(&mut self, SimulatedCall { arrived, call, .. }: SimulatedCall) {
+        let in_flight = if call.unmergeable { None } else { self.server.closed_loop_calls(call.key) };
+        if self.follow_ups_left == 0 || in_flight.is_none_or(|in_flight| self.outstanding(call.key) >= in_flight) {
             return;
         }
-        self.following -= 1;
+        self.follow_ups_left -= 1;
         let later = |deadline: Deadline| Deadline { at: self.now.after(deadline.at.since(arrived)), ..deadline };
         let (deadline, fallback_deadline) = (call.deadline.map(later), call.fallback_deadline.map(later));
         self.enqueue(self.now, Call { deadline, fallback_deadline, ..call });
@@ -337,19 +345,19 @@ impl Shadow {
         let members: Vec<(CallId, &SimulatedCall)> =
             batch.members.iter().filter_map(|member| Some((member.id, self.calls.get(&member.id)?))).collect();
         let max = members.iter().map(|(_, simulated)| simulated.call.weight.max).max().unwrap_or_default();
-        let takes = self.server.predict_time(batch.cost_class, batch.items, Weight { sum: batch.weight, max });
-        // The execution starts at once if the server has a free place, else when enough of the
+        let duration = self.server.predict_time(batch.cost_class, batch.items, Weight { sum: batch.weight, max });
+        // The execution starts at once if the server has a free slot, else when enough of the
         // running ones have ended.
-        let places = self.server.concurrency_limit();
-        let is_full = self.running.len() >= places;
+        let slots = self.server.concurrency_limit();
+        let is_full = self.running.len() >= slots;
         // Number of executions that end without making room for this one. `running` is in the order
         // of ends.
-        let before = self.running.len().saturating_sub(places);
+        let before = self.running.len().saturating_sub(slots);
         let begins = self.running.keys().nth(before).filter(|_| is_full).map_or(self.now, |(at, _)| *at);
-        let ends = begins.after(Duration::from_nanos(takes));
+        let ends = begins.after(Duration::from_nanos(duration));
         let ids = members.iter().map(|(id, _)| *id).collect();
         self.running.insert((ends, batch.id), SimulatedExecution { sent: self.now, members: ids });
-        self.outcomes.push(ShadowOutcome::Leave {
+        self.outcomes.push(ShadowOutcome::Dispatched {
             scope: members.first().map_or(ScopeId(u16::MAX), |(_, simulated)| simulated.call.scope),
             members: members
                 .into_iter()
@@ -360,13 +368,13 @@ impl Shadow {
     }
 
     /// Ends a call of the simulation, and returns it.
-    fn end(&mut self, id: CallId, how: ShadowEnd) -> Option<SimulatedCall> {
+    fn end(&mut self, id: CallId, end: ShadowEnd) -> Option<SimulatedCall> {
         let ended = self.calls.remove(&id)?;
-        let SimulatedCall { began, call, .. } = &ended;
+        let SimulatedCall { head_received, call, .. } = &ended;
         if self.ids.get(&call.id) == Some(&id) {
             self.ids.remove(&call.id);
         }
-        if let Some(count) = self.outstanding.get_mut(&call.key).filter(|_| !call.alone) {
+        if let Some(count) = self.outstanding.get_mut(&call.key).filter(|_| !call.unmergeable) {
             *count -= 1;
             if *count == 0 {
                 self.outstanding.remove(&call.key);
@@ -376,8 +384,8 @@ impl Shadow {
             id: call.id,
             scope: call.scope,
             items: call.items,
-            how,
-            latency: self.now.since(*began),
+            end,
+            latency: self.now.since(*head_received),
             slo: call.slo,
         });
         Some(ended)

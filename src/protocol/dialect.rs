@@ -55,6 +55,13 @@ impl Dialect {
         reply
     }
 
+    /// Returns `true` if servers with this format report their load, and not a quota of the caller,
+    /// with 429 in responses with generated text.
+    #[must_use]
+    pub const fn reports_load_with_429(self) -> bool {
+        matches!(self, Self::Tei)
+    }
+
     /// Returns the response to a member of a batch that the upstream refused with `status`, which
     /// is 429 or 503. The caller adds the upstream's `Retry-After`. There is no hint without it,
     /// because only the upstream knows its load.

@@ -151,9 +151,10 @@ pub(crate) const COMPUTE_TOKENS: HeaderName = HeaderName::from_static("x-compute
 /// The kind of device, which the inference servers of Hugging Face state.
 const COMPUTE_TYPE: HeaderName = HeaderName::from_static("x-compute-type");
 
-/// Returns `true` for the headers of a response of TEI.
+/// Returns `true` if the headers of a response show that the server publishes the document of
+/// [`LimitsSource::Info`](crate::LimitsSource::Info).
 #[must_use]
-pub fn is_tei_response(headers: &HeaderMap) -> bool {
+pub fn publishes_info(headers: &HeaderMap) -> bool {
     headers.contains_key(COMPUTE_TYPE)
 }
 

@@ -79,8 +79,8 @@ impl Endpoint {
         });
         // Messages are read only for the statuses with which servers reject a request, or those
         // that the route declares.
-        let spoken = matches!(status.as_u16(), 400 | 413 | 422) || declared;
-        let parsed = if spoken { messages(body).iter().find_map(|message| parse_limit(message)) } else { None };
+        let reads_message = matches!(status.as_u16(), 400 | 413 | 422) || declared;
+        let parsed = if reads_message { messages(body).iter().find_map(|message| parse_limit(message)) } else { None };
         match parsed {
             Some(limit) => Some(BatchTooLarge { limit: limit.map(|limit| self.item_limit(limit)) }),
             None if declared || status == StatusCode::PAYLOAD_TOO_LARGE => Some(BatchTooLarge { limit: None }),
@@ -101,8 +101,9 @@ impl Endpoint {
     pub fn is_out_of_memory(&self, status: StatusCode, body: &[u8]) -> bool {
         // TEI uses 424 for an error of its backend.
         let failed = matches!(status.as_u16(), 424 | 500 | 503 | 507);
-        let says = |message: &Vec<u8>| OUT_OF_MEMORY.iter().any(|text| memchr::memmem::find(message, text).is_some());
-        failed && messages(body).iter().any(says)
+        let mentions_out_of_memory =
+            |message: &Vec<u8>| OUT_OF_MEMORY.iter().any(|text| memchr::memmem::find(message, text).is_some());
+        failed && messages(body).iter().any(mentions_out_of_memory)
     }
 }
 

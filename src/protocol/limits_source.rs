@@ -100,15 +100,15 @@ impl LimitsSource {
 
 impl Endpoint {
     /// Returns the document with the limits that apply to a call; `None` if the protocol has none.
-    /// `is_tei`: a response of the server showed that it is TEI.
+    /// `publishes_info`: a response of the server showed that it publishes [`LimitsSource::Info`].
     #[must_use]
-    pub fn limits_source(&self, call: &Call, is_tei: bool) -> Option<LimitsSource> {
+    pub fn limits_source(&self, call: &Call, publishes_info: bool) -> Option<LimitsSource> {
         if self.rules.merge == MergeRule::Never {
             return None;
         }
         match self.label {
             ProtocolLabel::Tei => Some(LimitsSource::Info),
-            ProtocolLabel::OpenAi => self.has_info(is_tei).then_some(LimitsSource::Info),
+            ProtocolLabel::OpenAi => self.has_info(publishes_info).then_some(LimitsSource::Info),
             ProtocolLabel::OpenInferenceV2 => v2::config_path(call.head.uri.path()).map(LimitsSource::ModelConfig),
             ProtocolLabel::OpenInferenceGrpc => {
                 let message = call.message.as_ref()?;
@@ -123,9 +123,9 @@ impl Endpoint {
     /// Returns `true` if the server of calls in the format of `OpenAI` is TEI, which has embeddings, or
     /// TGI, which has completions. Most servers of embeddings are neither, so that one which shows
     /// no sign of it receives no request for the document.
-    fn has_info(&self, is_tei: bool) -> bool {
+    fn has_info(&self, publishes_info: bool) -> bool {
         match self.rules.protocol {
-            RouteProtocol::Auto => is_tei && !self.generates_text(),
+            RouteProtocol::Auto => publishes_info && !self.generates_text(),
             RouteProtocol::Tei => !self.generates_text(),
             RouteProtocol::Tgi => true,
             _ => false,

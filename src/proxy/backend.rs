@@ -149,8 +149,9 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// They are looked up in the background, from the first time on that this is called.
     fn published_limits(&self, source: &LimitsSource) -> LimitsLookUp;
 
-    /// Returns `true` if a response showed that the model server is TEI.
-    fn is_tei(&self) -> bool {
+    /// Returns `true` if a response showed that the model server publishes
+    /// [`LimitsSource::Info`].
+    fn publishes_info(&self) -> bool {
         false
     }
 

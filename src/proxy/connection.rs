@@ -74,7 +74,7 @@ pub(super) async fn run(
         // An error means that the sender was dropped because the process ends: treated the same.
         state.wait_for(|state| *state != ListenerState::Serving).await.ok();
     });
-    let mut drain_end = pin!(proxy.cut.cancelled());
+    let mut drain_end = pin!(proxy.shutdown.cancelled());
     let (mut draining_since, mut shutdown_at): (Option<Tick>, Option<Tick>) = (None, None);
     let (mut cut, mut is_flood_recorded) = (false, false);
     let sides = TaskSides::<3>::new();

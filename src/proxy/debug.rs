@@ -108,7 +108,7 @@ fn millis(duration: Duration) -> String {
 mod tests {
     use super::*;
     use crate::batching::{DispatchCause, OpenReason};
-    use crate::telemetry::names::HoldReason;
+    use crate::telemetry::names::WaitReason;
 
     const BEGAN: Tick = Tick::from_millis(10);
     const NOW: Tick = Tick::from_millis(30);
@@ -119,7 +119,7 @@ mod tests {
             batch_items: 17,
             calls: 12,
             is_divided: false,
-            held: Some(HoldReason::Limit),
+            held: Some(WaitReason::Limit),
             mode: Some(FlowMode::Limited(4)),
             cause: Some(DispatchCause::Idle),
             queue_delay: Duration::from_micros(5412),

@@ -50,7 +50,7 @@ mod stream;
 mod listener;
 mod service;
 mod observe;
-mod pass;
+mod pass_through;
 mod priority;
 mod recorder;
 mod token_meter;
@@ -252,7 +252,7 @@ pub struct Proxy {
     undivided: UndividedClasses,
     verifications: VerificationPermits,
     /// Cancelled at the drain limit, which ends all waiting calls at once.
-    cut: CancellationToken,
+    shutdown: CancellationToken,
 }
 
 /// The components that the data port is built from.
@@ -315,7 +315,7 @@ impl Proxy {
             floods: FloodLog::default(),
             undivided: UndividedClasses::default(),
             verifications: VerificationPermits::default(),
-            cut: CancellationToken::new(),
+            shutdown: CancellationToken::new(),
             access_log,
             tokens,
         }
@@ -323,7 +323,7 @@ impl Proxy {
 
     /// Ends the drain: every call without a response is answered with the error `draining`.
     pub fn cancel_waiting_calls(&self) {
-        self.cut.cancel();
+        self.shutdown.cancel();
     }
 
     /// Returns the table that applies to calls beginning now.

@@ -11,7 +11,7 @@ mod key_diversity;
 mod driver;
 mod execution;
 mod exported_cap;
-mod holds;
+mod waits;
 mod interner;
 mod ids;
 mod shadow;
@@ -39,7 +39,7 @@ use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::{Call, Endpoint, LimitsSource};
 use crate::telemetry::Metrics;
-use crate::telemetry::names::HoldReason;
+use crate::telemetry::names::WaitReason;
 
 /// Capacity of the driver's event channel. A driver that is this far behind is stuck, and further
 /// calls fail with `queue_full`. The capacity exceeds the default queue limit, so that the queue's
@@ -139,7 +139,7 @@ pub struct ExecutionDetails {
     /// Time from acceptance to dispatch.
     pub queue_delay: Duration,
     /// Reason for which the call waited, if it did.
-    pub held: Option<HoldReason>,
+    pub held: Option<WaitReason>,
     /// State of the concurrency limiter of its cost class at dispatch. `None` under a policy
     /// without a limiter.
     pub mode: Option<FlowMode>,

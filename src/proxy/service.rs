@@ -77,7 +77,7 @@ impl Proxy {
         // again.
         let collected = {
             let collecting = pin!(collect(self, body, upload, route.item_bytes_max));
-            await_unless_cancelled(&self.cut, collecting).await
+            await_unless_cancelled(&self.shutdown, collecting).await
         };
         match collected.unwrap_or(CollectResult::Refused(FailureKind::Draining)) {
             CollectResult::Whole { bytes, trailers, held } => {
@@ -213,7 +213,7 @@ impl Proxy {
                 }
             }
         });
-        await_unless_cancelled(&self.cut, in_time).await.unwrap_or(Err(FailureKind::Draining))
+        await_unless_cancelled(&self.shutdown, in_time).await.unwrap_or(Err(FailureKind::Draining))
     }
 }
 

@@ -19,7 +19,7 @@ use hyper::service::Service;
 use super::Proxy;
 use super::activity::{ActiveCall, ConnectionActivity};
 use super::memory_accounting::ConnectionMemory;
-use super::pass::PassthroughFuture;
+use super::pass_through::PassthroughFuture;
 use super::service::{CallRouting, PendingRouting};
 use super::upload::{StreamCharge, UploadGuard};
 use crate::backend::Lane;

@@ -22,7 +22,7 @@ use crate::bounded_body::{ReadLimits, ReadResult, StopReason, read_bounded};
 use crate::error::FailureKind;
 use crate::memory::BufferGuard;
 use crate::protocol::headers::{is_event_stream, parse_retry_after};
-use crate::protocol::{BatchResponse, Call, CallAttachment, Dialect, Endpoint, Reply};
+use crate::protocol::{BatchResponse, Call, CallAttachment, Endpoint, Reply};
 use crate::scheduler::UnbatchedPermit;
 
 /// A recognised request with its body read, in its original form.
@@ -245,7 +245,7 @@ fn observed_outcome(endpoint: &Endpoint, head: &response::Parts, read: Option<&(
 /// 429 to a caller above its own quota, which must not slow down others. Engines report their load
 /// with 503, and TGI with 429.
 fn text_outcome(endpoint: &Endpoint, head: &response::Parts) -> BatchOutcome {
-    let is_quota = head.status == StatusCode::TOO_MANY_REQUESTS && endpoint.dialect != Dialect::Tei;
+    let is_quota = head.status == StatusCode::TOO_MANY_REQUESTS && !endpoint.dialect.reports_load_with_429();
     if endpoint.is_generation() && is_quota {
         return BatchOutcome::Failed;
     }
@@ -280,7 +280,7 @@ mod tests {
     use crate::backend::ByteStream;
     use crate::error::Failure;
 
-    type Sent = BoxFuture<'static, Result<Response<Body>, Failure>>;
+    type SendFuture = BoxFuture<'static, Result<Response<Body>, Failure>>;
 
     /// A lane that answers with 202, and connections of their own that fail.
     #[derive(Debug)]
@@ -290,7 +290,7 @@ mod tests {
     }
 
     impl Lane for FailingConnections {
-        fn send(self: Arc<Self>, _: Request<Body>) -> Sent {
+        fn send(self: Arc<Self>, _: Request<Body>) -> SendFuture {
             self.sent_over_lane.fetch_add(1, Ordering::Relaxed);
             let response = Response::builder().status(StatusCode::ACCEPTED).body(Body::full(Bytes::new())).unwrap();
             async { Ok(response) }.boxed()
@@ -314,7 +314,7 @@ mod tests {
             unreachable!("no stream is opened")
         }
 
-        fn forward_once(&self, _: Request<Body>) -> Sent {
+        fn forward_once(&self, _: Request<Body>) -> SendFuture {
             let failure = Failure::from(self.kind);
             async move { Err(failure) }.boxed()
         }

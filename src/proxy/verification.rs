@@ -123,8 +123,8 @@ impl Proxy {
         let member = VerifiedMember { endpoint, call, submission, buffered, merged, _held: held };
         let proxy = self.clone();
         tokio::spawn(async move {
-            let cut = proxy.cut.clone();
-            cut.run_until_cancelled(proxy.verify(member)).await;
+            let shutdown = proxy.shutdown.clone();
+            shutdown.run_until_cancelled(proxy.verify(member)).await;
             drop(permit);
         });
     }

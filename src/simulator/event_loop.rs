@@ -55,7 +55,7 @@ pub fn run(scenario: &Scenario, policy: &mut dyn SimPolicy, seed: u64) -> RunRes
     let workload = DrawnWorkload::new(&scenario.workload, scenario.slo, scenario.horizon, &mut draw);
     let upstream = UpstreamState::new(scenario.upstream.clone(), RandomStream::new(seed, PURPOSE_UPSTREAM));
     let mut proxy = SimProxy::new(scenario.slo, upstream, RandomStream::new(seed, PURPOSE_POLICY));
-    proxy.upstream.start(&mut proxy.agenda);
+    proxy.upstream.start(&mut proxy.events);
     let mut event_loop = EventLoop { proxy, clients: workload.clients, horizon };
     event_loop.start_clients();
     event_loop.run_until_end(workload.open, policy);
@@ -103,7 +103,7 @@ fn drain_in_chunks(mut open: Vec<Arrival>) -> impl Iterator<Item = Arrival> {
 impl EventLoop {
     fn start_clients(&mut self) {
         for (number, client) in (0_u32..).zip(&mut self.clients) {
-            self.proxy.agenda.schedule(Tick::default().after(client.first_delay()), SimEvent::Client(number));
+            self.proxy.events.schedule(Tick::default().after(client.first_delay()), SimEvent::Client(number));
         }
     }
 
@@ -113,7 +113,7 @@ impl EventLoop {
         loop {
             let due = [
                 (open.peek().map(|arrival| arrival.at), EventSource::Arrival),
-                (self.proxy.agenda.next_at(), EventSource::Event),
+                (self.proxy.events.next_at(), EventSource::Event),
                 (self.proxy.wake, EventSource::Wake),
             ];
             let next = due.into_iter().filter_map(|(at, source)| at.map(|at| (at, source))).min();
@@ -128,7 +128,7 @@ impl EventLoop {
                     }
                 }
                 EventSource::Event => {
-                    if let Some(event) = self.proxy.agenda.pop() {
+                    if let Some(event) = self.proxy.events.pop() {
                         self.handle(event, policy);
                     }
                 }
@@ -158,8 +158,8 @@ impl EventLoop {
                 }
             }
             SimEvent::Upstream(step) => {
-                let SimProxy { upstream, agenda, now, .. } = &mut self.proxy;
-                upstream.step(*now, step, agenda);
+                let SimProxy { upstream, events, now, .. } = &mut self.proxy;
+                upstream.step(*now, step, events);
             }
             SimEvent::Answer(id, status) => {
                 if let Some(done) = self.proxy.on_response(id, status) {
@@ -174,7 +174,7 @@ impl EventLoop {
     fn schedule_freed_clients(&mut self) {
         while let Some(client) = self.proxy.freed_clients.pop() {
             let think = self.clients[client as usize].think();
-            self.proxy.agenda.schedule(self.proxy.now.after(think), SimEvent::Client(client));
+            self.proxy.events.schedule(self.proxy.now.after(think), SimEvent::Client(client));
         }
     }
 }

@@ -31,7 +31,7 @@ pub(super) enum UpstreamStep {
     Slots,
     /// The iteration of an engine ends.
     IterationEnd,
-    /// A request of a shared server completes, if this is still the newest event of the server.
+    /// A request of a shared server completes, if this is still the latest event of the server.
     Tick(u32),
 }
 

@@ -84,7 +84,7 @@ impl LivePolicy {
     fn advance(&mut self, now: Tick) {
         self.proxy.now = self.proxy.now.max(now);
         // No event is due in virtual time.
-        self.proxy.agenda = EventQueue::default();
+        self.proxy.events = EventQueue::default();
     }
 
     fn actions(&mut self) -> Vec<LiveAction> {

@@ -19,7 +19,7 @@ use super::upstream::UpstreamState;
 pub struct SimProxy {
     pub(super) now: Tick,
     /// Events to come, except the arrivals of the open workload and the wake-up of the policy.
-    pub(super) agenda: EventQueue,
+    pub(super) events: EventQueue,
     pub(super) upstream: UpstreamState,
     /// Instant of the wake-up that the policy has requested.
     pub(super) wake: Option<Tick>,
@@ -28,7 +28,7 @@ pub struct SimProxy {
     pub(super) counts: DispatchCounts,
     slo: Duration,
     /// Random numbers for the policy.
-    draw: RandomStream,
+    random: RandomStream,
     /// All calls that have arrived, by id.
     entries: Vec<CallEntry>,
     /// All batches that were sent, by id.
@@ -79,16 +79,16 @@ struct SentBatch {
 // === impl SimProxy ===
 
 impl SimProxy {
-    pub(super) fn new(slo: Duration, upstream: UpstreamState, draw: RandomStream) -> Self {
+    pub(super) fn new(slo: Duration, upstream: UpstreamState, random: RandomStream) -> Self {
         Self {
             now: Tick::default(),
-            agenda: EventQueue::default(),
+            events: EventQueue::default(),
             upstream,
             wake: None,
             freed_clients: Vec::new(),
             counts: DispatchCounts::default(),
             slo,
-            draw,
+            random,
             entries: Vec::new(),
             sent: Vec::new(),
             outstanding: 0,
@@ -121,7 +121,7 @@ impl SimProxy {
 
     /// Returns the random numbers for policies that draw.
     pub fn rng(&mut self) -> &mut RandomStream {
-        &mut self.draw
+        &mut self.random
     }
 
     /// Requests one [`super::SimPolicy::on_tick`] at this instant, in place of an earlier request.
@@ -150,7 +150,7 @@ impl SimProxy {
         self.counts.items += u64::from(load.items);
         let id = SimBatchId(self.sent.len() as u64);
         self.sent.push(SentBatch { at: self.now, items: load.items, members, aborted: false });
-        self.upstream.submit(self.now, id, load, &mut self.agenda);
+        self.upstream.submit(self.now, id, load, &mut self.events);
         id
     }
 
@@ -180,7 +180,7 @@ impl SimProxy {
         let id = CallId(self.entries.len() as u64);
         arrival.call.id = id;
         if let Some(at) = arrival.cancel_at {
-            self.agenda.schedule(at, SimEvent::Cancel(id));
+            self.events.schedule(at, SimEvent::Cancel(id));
         }
         let ended = CompletedCall { arrival, outcome: CallOutcome::Unanswered, at: self.now };
         self.entries.push(CallEntry { ended, phase: CallPhase::Queued, client });

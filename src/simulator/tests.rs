@@ -266,8 +266,8 @@ fn a_lifted_ceiling_refuses_no_more() {
 
 #[test]
 fn keys_never_share_a_batch() {
-    struct Watch(Box<dyn SimPolicy>);
-    impl SimPolicy for Watch {
+    struct KeyCheckingPolicy(Box<dyn SimPolicy>);
+    impl SimPolicy for KeyCheckingPolicy {
         fn name(&self) -> String {
             self.0.name()
         }
@@ -287,7 +287,7 @@ fn keys_never_share_a_batch() {
         }
     }
     for baseline in Baseline::all(64, None) {
-        run(&short("8 keys, one hot", 2), &mut Watch(baseline.build()), 1);
+        run(&short("8 keys, one hot", 2), &mut KeyCheckingPolicy(baseline.build()), 1);
     }
 }
 

@@ -198,36 +198,36 @@ impl BatchingServer {
 // === impl UpstreamState ===
 
 impl UpstreamState {
-    pub(super) fn new(kind: UpstreamKind, draw: RandomStream) -> Self {
+    pub(super) fn new(kind: UpstreamKind, random: RandomStream) -> Self {
         match kind {
-            UpstreamKind::Server(spec) => Self::Server(server::SlotServerState::new(spec, draw)),
-            UpstreamKind::Engine(spec) => Self::Engine(engine::EngineState::new(spec, draw)),
-            UpstreamKind::Shared(spec) => Self::Shared(shared::SharedServerState::new(spec, draw)),
+            UpstreamKind::Server(spec) => Self::Server(server::SlotServerState::new(spec, random)),
+            UpstreamKind::Engine(spec) => Self::Engine(engine::EngineState::new(spec, random)),
+            UpstreamKind::Shared(spec) => Self::Shared(shared::SharedServerState::new(spec, random)),
         }
     }
 
-    pub(super) fn start(&self, agenda: &mut EventQueue) {
+    pub(super) fn start(&self, events: &mut EventQueue) {
         if let Self::Server(server) = self {
-            server.start(agenda);
+            server.start(events);
         }
     }
 
     /// Handles a batch that is sent now.
-    pub(super) fn submit(&mut self, now: Tick, id: SimBatchId, load: BatchLoad, agenda: &mut EventQueue) {
+    pub(super) fn submit(&mut self, now: Tick, id: SimBatchId, load: BatchLoad, events: &mut EventQueue) {
         match self {
-            Self::Server(server) => server.submit(now, id, load, agenda),
-            Self::Engine(engine) => engine.submit(now, id, load, agenda),
-            Self::Shared(shared) => shared.submit(now, id, load, agenda),
+            Self::Server(server) => server.submit(now, id, load, events),
+            Self::Engine(engine) => engine.submit(now, id, load, events),
+            Self::Shared(shared) => shared.submit(now, id, load, events),
             Self::External(sent) => sent.push(id),
         }
     }
 
     /// Handles an event that the upstream has scheduled.
-    pub(super) fn step(&mut self, now: Tick, step: UpstreamStep, agenda: &mut EventQueue) {
+    pub(super) fn step(&mut self, now: Tick, step: UpstreamStep, events: &mut EventQueue) {
         match self {
-            Self::Server(server) => server.step(now, step, agenda),
-            Self::Engine(engine) => engine.step(now, step, agenda),
-            Self::Shared(shared) => shared.step(now, step, agenda),
+            Self::Server(server) => server.step(now, step, events),
+            Self::Engine(engine) => engine.step(now, step, events),
+            Self::Shared(shared) => shared.step(now, step, events),
             Self::External(_) => {}
         }
     }

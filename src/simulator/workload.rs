@@ -266,7 +266,7 @@ impl CallSampler {
             key: KeyId(self.keys.draw(random)),
             tenant: TenantId(self.tenants.draw(random)),
             priority: PriorityId(self.mix.class),
-            alone: self.mix.unmergeable,
+            unmergeable: self.mix.unmergeable,
             deadline,
             items,
             weight,

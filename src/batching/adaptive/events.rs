@@ -6,7 +6,7 @@
 use super::super::batch::{BatchId, BatchOutcome, Observation};
 use super::super::call::{Call, CostClassId};
 use super::super::cost::CostSample;
-use super::super::limiter::{Completion, ConnectionUse, Departure, Permit};
+use super::super::limiter::{ConnectionUse, ExecutionEnd, ExecutionStart, Permit};
 use super::super::queue::{Queue, QueuedCall};
 use super::super::slots::{SampleUse, SlotFlight};
 use super::super::tick::{Tick, nanos};
@@ -39,7 +39,7 @@ impl Adaptive {
         self.mix.on_arrival(now, call.priority);
         // A call that must not be merged has a merge key of its own, which no later call has, so
         // there are no arrivals of that key to learn.
-        if call.alone {
+        if call.unmergeable {
             return;
         }
         self.uses += 1;
@@ -102,9 +102,15 @@ impl Adaptive {
         // key is in flight or queued.
         let unbatched = batch.unbatched || batch.calls < 2 && !has_partner;
         let expected = if model.cost.samples() >= EXPECTED_SAMPLES { predicted } else { 0 };
-        let departure =
-            Departure { items: batch.items, calls: batch.calls, unbatched, permit, queued: batch.queued, expected };
-        let mark = model.flow.on_dispatch(now, &departure);
+        let start = ExecutionStart {
+            items: batch.items,
+            calls: batch.calls,
+            unbatched,
+            permit,
+            queued: batch.queued,
+            expected,
+        };
+        let mark = model.flow.on_dispatch(now, &start);
         model.backlog = batch.left >= u64::from(batch.items.max(1)) && others + 1 >= model.slots.in_use();
         let trial = std::mem::take(&mut self.trial) && batch.kind == DispatchKind::Batch;
         let trial = trial || batch.is_retest || matches!(batch.kind, DispatchKind::Probe | DispatchKind::Pair);
@@ -152,7 +158,7 @@ impl Adaptive {
         }
         model.on_return(self.flights.values_mut().filter(|other| other.batch.class == batch.class), now);
         let answered = observed.outcome == BatchOutcome::Ok && batch.kind != DispatchKind::Plain;
-        let done = Completion::new(answered, batch.calls, batch.first, batch.last, queued, items_max)
+        let done = ExecutionEnd::new(answered, batch.calls, batch.first, batch.last, queued, items_max)
             .with_first_byte(observed.first_byte)
             .with_tokens(tokens);
         let limit_before = model.flow.limit();
@@ -208,7 +214,7 @@ impl Adaptive {
             // Before the first sample the curve predicts nothing, so the measured time is also the
             // expected one.
             let expected = if model.cost.samples() > 0 { predicted } else { took };
-            model.lone.observe(took, expected);
+            model.unloaded.observe(took, expected);
         }
         if sample != SampleUse::No {
             changed = model.cost.observe(CostSample { items: batch.items, weight: batch.weight, nanos: took });

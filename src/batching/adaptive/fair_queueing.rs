@@ -249,14 +249,14 @@ pub(super) fn choose_fair(
         let mut start = turn.start;
         if view.slack(queued) >= min_slack {
             // The first call always fits. A call that shares no batch fits only as the first one.
-            let fits = chosen.is_empty() || !queued.call.alone && items.saturating_add(call_items) <= items_max;
+            let fits = chosen.is_empty() || !queued.call.unmergeable && items.saturating_add(call_items) <= items_max;
             if !fits || full && turn.rank != Rank::Filler {
                 full = true;
                 continue;
             }
             chosen.push(queued.call.id);
             items = items.saturating_add(call_items);
-            if queued.call.alone || items >= items_max {
+            if queued.call.unmergeable || items >= items_max {
                 break;
             }
             start = start.saturating_add(charged_work(cost, size, &queued.call, ctx.limits.fair_weight(&queued.call)));

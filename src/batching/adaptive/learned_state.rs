@@ -48,7 +48,7 @@ impl Adaptive {
     /// `None` if no measurement supports a value.
     pub(in super::super) fn lone(&self, class: CostClassId) -> Option<Duration> {
         let model = self.models.get(&class).filter(|model| model.cost.samples() > 0)?;
-        model.lone_nanos().map(|lone| Duration::from_nanos(model.cost.tail_time(lone)))
+        model.unloaded_nanos().map(|lone| Duration::from_nanos(model.cost.tail_time(lone)))
     }
 
     /// Returns the 98th percentile of the time of a lone item by the cost curve, as the decisions

@@ -45,7 +45,7 @@ impl ClassModel {
         if self.flow.is_draining(now) || self.flow.limits_streams() {
             return ExtraPermit::None(None);
         }
-        let lone = self.lone_nanos().unwrap_or(mean_time);
+        let lone = self.unloaded_nanos().unwrap_or(mean_time);
         let (mut count, mut overdue, mut lost, mut next) = (0_u32, 0_u32, 0_u32, None);
         let limit_set_at = self.flow.settled_since();
         for at in own.map(|sent| overdue_from(sent, limit_set_at, merge, lone)) {

@@ -10,7 +10,7 @@ use super::super::arrivals::ArrivalEstimator;
 use super::super::batch::BatchId;
 use super::super::call::{CostClassId, KeyId, Weight};
 use super::super::cost::CostModel;
-use super::super::limiter::{ConcurrencyLimiter, FlightRecord};
+use super::super::limiter::{ConcurrencyLimiter, InFlightExecution};
 use super::super::plan::{Plan, PlanSchedule};
 use super::super::slots::{SlotEstimator, SlotFlight};
 use super::super::stats::HoldReason;
@@ -18,14 +18,14 @@ use super::super::tick::Tick;
 use super::cohort_merge::CohortMerge;
 use super::decision::{DispatchKind, KeyDecision};
 use super::exploration::DeadlineSpread;
-use super::lone_time::LoneTime;
+use super::unloaded_time::UnloadedTime;
 
 /// Learned state of a cost class.
 #[derive(Debug, Clone)]
 pub(super) struct ClassModel {
     pub(super) cost: CostModel,
     /// Correction of `cost` for executions that had the server for themselves.
-    pub(super) lone: LoneTime,
+    pub(super) unloaded: UnloadedTime,
     pub(super) flow: ConcurrencyLimiter,
     /// Estimator of the lead under a concurrency limit, which also refines the limit by one.
     pub(super) slots: SlotEstimator,
@@ -68,7 +68,7 @@ pub(super) struct InFlight {
     pub(super) flight: SlotFlight,
     /// `ClassModel::created_use` of the model that the batch counts for.
     pub(super) created_use: u64,
-    pub(super) mark: FlightRecord,
+    pub(super) mark: InFlightExecution,
     pub(super) due: Tick,
     pub(super) predicted: u64,
     /// Number of requests sent by then, this one included, if nothing else was in flight at
@@ -113,7 +113,7 @@ impl ClassModel {
         flow.pin_open(Tick(0), known_batching);
         Self {
             cost: CostModel::default(),
-            lone: LoneTime::default(),
+            unloaded: UnloadedTime::default(),
             flow,
             slots: SlotEstimator::new(),
             backlog: false,
@@ -130,8 +130,8 @@ impl ClassModel {
 
     /// Returns the nanoseconds that a lone call takes with nothing else in flight, or `None` if no
     /// measurement supports a value.
-    pub(super) fn lone_nanos(&self) -> Option<u64> {
-        self.lone.nanos(self.cost.time(1), self.flow.base_nanos())
+    pub(super) fn unloaded_nanos(&self) -> Option<u64> {
+        self.unloaded.nanos(self.cost.time(1), self.flow.base_nanos())
     }
 
     /// Returns the earliest expected completion among the requests of the class, `own`, if the
@@ -158,7 +158,7 @@ impl ClassModel {
     /// Discards what was derived from the cost curve, because the server was replaced. The curve
     /// itself has already been replaced.
     pub(super) fn on_server_change(&mut self) {
-        self.lone = LoneTime::default();
+        self.unloaded = UnloadedTime::default();
         self.slots.forget();
         self.plan = None;
         self.planned = None;

@@ -173,7 +173,7 @@ impl Adaptive {
             best_nanos: cost.time(best),
             double_nanos: cost.time(best.saturating_mul(2)),
             lone_nanos: cost.time(1),
-            lone_late_nanos: model.lone_nanos().map_or(0, |lone| cost.tail_time(lone)),
+            lone_late_nanos: model.unloaded_nanos().map_or(0, |lone| cost.tail_time(lone)),
             last_nanos: cost.time(last.max(1)),
             rate_milli: rates.map(|(key, _)| self.rate(*key, now).0).fold(0, u64::saturating_add),
             largest_answered: model.largest_answered,

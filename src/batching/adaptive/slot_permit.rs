@@ -131,17 +131,17 @@ impl Adaptive {
         slot: &SlotPermit,
     ) -> ControlFlow<KeyDecision> {
         if queue.is_unbatched() {
-            return ControlFlow::Break(self.send_single(queue, slot.caps, slot.kind()));
+            return ControlFlow::Break(self.send_unbatched(queue, slot.caps, slot.kind()));
         }
         ControlFlow::Continue(())
     }
 
     /// Forwards a call, unless its answer would be useless to its client.
     pub(super) fn forward_call(&mut self, queue: &KeyContext<'_>, caps: BatchCaps) -> KeyDecision {
-        let lone = self.models.get(&queue.class_id()).and_then(ClassModel::lone_nanos);
+        let lone = self.models.get(&queue.class_id()).and_then(ClassModel::unloaded_nanos);
         match queue.single_call(caps).head_late_for_client(lone) {
             Some(late) => KeyDecision::expire_late(late),
-            None => self.send_single(queue, caps, DispatchKind::Forward),
+            None => self.send_unbatched(queue, caps, DispatchKind::Forward),
         }
     }
 
@@ -155,7 +155,7 @@ impl Adaptive {
     ) -> ControlFlow<KeyDecision, u32> {
         let overdue = match slot.extra {
             ExtraPermit::Probe => {
-                return ControlFlow::Break(self.send_single(queue, slot.caps, DispatchKind::Batch));
+                return ControlFlow::Break(self.send_unbatched(queue, slot.caps, DispatchKind::Batch));
             }
             ExtraPermit::None(next) => next,
             ExtraPermit::ReplaceLost => None,
@@ -191,9 +191,9 @@ impl Adaptive {
 
     /// Dispatches a single call: the head, or the first call in fair order if several flows are
     /// queued.
-    fn send_single(&mut self, queue: &KeyContext<'_>, caps: BatchCaps, kind: DispatchKind) -> KeyDecision {
+    fn send_unbatched(&mut self, queue: &KeyContext<'_>, caps: BatchCaps, kind: DispatchKind) -> KeyDecision {
         let (key, cause) = (queue.key, DispatchCause::Idle);
-        let in_turn = queue.is_mixed && !queue.head.call.alone;
+        let in_turn = queue.is_mixed && !queue.head.call.unmergeable;
         let Some(model) = self.models.get(&queue.class_id()).filter(|_| in_turn) else {
             return KeyDecision::Do(Action::Send { key, items: 1, cause, kind });
         };

@@ -121,7 +121,7 @@ fn the_rate_follows_a_steady_stream() {
 }
 
 #[test]
-fn the_rate_fades_when_nothing_comes() {
+fn the_arrival_rate_decays_without_arrivals() {
     let mut arrivals = ArrivalEstimator::default();
     assert_eq!(arrivals.rate(Tick(MS), TIME), ArrivalRate(0));
     for i in 0..100u64 {

@@ -10,7 +10,7 @@ use super::super::queue::{Load, Queue};
 use super::super::tick::Tick;
 use super::Batcher;
 
-/// What is queued in the room that limits a call.
+/// The load that is queued in the room that limits a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OccupiedRoom {
     all: Load,

@@ -81,7 +81,7 @@ impl Batcher {
         kind: DispatchKind,
     ) -> Option<SelectedBatch> {
         let head = &self.queue.calls_of(key).next()?.call;
-        let (cost_class, scope, tenant, shareable) = (head.cost_class, head.scope, head.tenant, !head.alone);
+        let (cost_class, scope, tenant, shareable) = (head.cost_class, head.scope, head.tenant, !head.unmergeable);
         let (replayable, together) = (head.replayable, self.merge_bound(head));
         let members = self.shorten_late_batch(key, members);
         let caps = self.caps(cost_class, scope);
@@ -235,7 +235,7 @@ impl Batcher {
     fn count_dispatch(&mut self, now: Tick, batch: &SelectedBatch, taken: &TakenCalls, cause: DispatchCause) {
         let items = batch.choice.items;
         let other = |(key, head): (KeyId, &QueuedCall)| {
-            key != batch.key && head.call.cost_class == batch.cost_class && !head.call.alone
+            key != batch.key && head.call.cost_class == batch.cost_class && !head.call.unmergeable
         };
         self.tallies.on_dispatch(DispatchEvent {
             now,

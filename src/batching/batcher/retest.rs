@@ -54,7 +54,7 @@ impl Batcher {
             MergeLimit::Free => MergeLimit::Free,
             MergeLimit::Trial | MergeLimit::Alone(_) | MergeLimit::Deferred => return None,
         };
-        if head.call.alone || !self.is_binding(key, members, cut, bounded) {
+        if head.call.unmergeable || !self.is_binding(key, members, cut, bounded) {
             return None;
         }
         let padded = self.is_padded(class_id);

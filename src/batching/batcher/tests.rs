@@ -403,7 +403,7 @@ fn a_call_after_a_cancelled_drain_is_held_again() {
 fn a_call_marked_alone_shares_no_batch_with_calls_of_its_key() {
     let mut batcher = Batcher::new(limits(|l| l.slots = 3), 0);
     batcher.enqueue(ms(0), call(1)).unwrap();
-    batcher.enqueue(ms(0), Call { alone: true, ..call(2) }).unwrap();
+    batcher.enqueue(ms(0), Call { unmergeable: true, ..call(2) }).unwrap();
     batcher.enqueue(ms(0), call(3)).unwrap();
     for id in 1..4 {
         assert_eq!(ids(&dispatched(&mut batcher, ms(0))), [id]);

@@ -82,7 +82,7 @@ fn out_of_memory_halves_the_padded_weight_and_a_refused_retest_does_not_halve_ag
 }
 
 #[test]
-fn a_retest_that_works_lifts_the_ceiling_and_one_that_does_not_comes_half_as_often() {
+fn a_successful_retest_raises_the_ceiling_and_a_failed_one_doubles_the_interval() {
     let mut ceilings = Ceilings::default();
     ceilings.on_success(at(0), extent(16, 1));
     ceilings.on_too_large(at(0), extent(17, 1), None, TOOK);

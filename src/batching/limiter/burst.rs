@@ -9,7 +9,7 @@
 use super::super::math::to_f64;
 use super::super::tick::Tick;
 use super::curve::Knee;
-use super::level::nanos_between;
+use super::latency_line::nanos_between;
 
 /// Minimum number of answers of a burst, and calls that are left once it is evaluated: with fewer,
 /// no jump to the knee follows.

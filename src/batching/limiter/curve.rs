@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use super::super::math::{round_to_u64, to_f64};
 use super::super::tick::Tick;
 
-/// Number of cells: up to 4095 requests in flight, more than the connections of a process.
+/// Number of cells: up to 4095 executions in flight, more than the connections of a process.
 pub(super) const CELLS: usize = 12;
 /// Maximum number of samples in a cell's running mean. With 10, noise is taken for slopes (measured
 /// on 280 simulated rows).
@@ -31,10 +31,10 @@ const BEGIN_SAMPLES: f64 = 2.0;
 /// Number of completions kept for the measured rate, and the minimum for a rate.
 const COMPLETIONS: usize = 65;
 const COMPLETIONS_MIN: usize = 8;
-/// Number of completions that show the present rate, as a multiple of the requests that run at
+/// Number of completions that show the present rate, as a multiple of the executions that run at
 /// once, and its minimum.
 const COMPLETIONS_RECENT: (f64, f64) = (4.0, 16.0);
-/// Minimum samples of a cell before the cells of fewer requests are checked against it.
+/// Minimum samples of a cell before the cells of fewer executions are checked against it.
 const STALE_SAMPLES: f64 = 8.0;
 /// Minimum samples in all cells for a knee.
 const SAMPLES_MIN: f64 = 4.0;
@@ -49,12 +49,12 @@ const THROUGHPUT: f64 = 0.8;
 const THROUGHPUT_ONCE: f64 = 0.65;
 const FLAT_FROM: f64 = 2.0;
 const FLAT: f64 = 0.9;
-/// Mean fraction of the request in service that is left when another one arrives beside it. Without
-/// it, throughput is overestimated at few requests in flight.
+/// Mean fraction of the execution in service that is left when another one arrives beside it.
+/// Without it, throughput is overestimated at few executions in flight.
 const RESIDUAL: f64 = 0.5;
 /// Minimum samples of a loaded cell if the knee is above 2.
 const LOADED_SAMPLES: f64 = 3.0;
-/// Maximum intercept of the line through the loaded cells, which is its latency at zero requests,
+/// Maximum intercept of the line through the loaded cells, which is its latency at zero executions,
 /// as a part of the least latency. A queue has no intercept, while a server that slows down gently
 /// (continuous batching) keeps most of its base latency. The staircases of several workers have an
 /// intercept of up to a half, which is accepted once a pair has shown that a batch gains something.
@@ -80,7 +80,8 @@ const SPREAD_MIN: f64 = 0.01;
 const BEYOND_KNEE: f64 = 2.0;
 const BEYOND_BASE: f64 = 1.6;
 const BEYOND_SAMPLES: f64 = 2.0;
-/// Limit as a multiple of the knee: the knee is an estimate, and a request too many costs little.
+/// Limit as a multiple of the knee: the knee is an estimate, and an execution too many costs
+/// little.
 const MARGIN: f64 = 1.15;
 
 /// Load curve: mean latency by the number in flight.
@@ -93,7 +94,7 @@ pub(super) struct LoadCurve {
     since_off: u32,
 }
 
-/// Requests that were sent with a similar number in flight. Latencies are in nanoseconds.
+/// Executions that were sent with a similar number in flight. Latencies are in nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LoadCell {
     /// Mean latency.
@@ -118,16 +119,16 @@ pub(super) enum ServerChange {
 /// A line of the latency over the number in flight.
 #[derive(Debug, Clone, Copy)]
 struct LatencyLine {
-    /// Nanoseconds by which each request in flight lengthens the others.
+    /// Nanoseconds by which each execution in flight lengthens the others.
     slope: f64,
-    /// Latency at which the line meets zero requests, in nanoseconds.
+    /// Latency at which the line meets zero executions, in nanoseconds.
     intercept: f64,
 }
 
 /// The load at which throughput stops growing.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Knee {
-    /// Requests in flight.
+    /// Executions in flight.
     pub(super) at: f64,
     /// Latency below the knee, in nanoseconds.
     pub(super) base: f64,
@@ -158,7 +159,7 @@ impl LoadCurve {
         self.completions.clear();
     }
 
-    /// Records the latency of a lone call, with the requests in flight at its dispatch and their
+    /// Records the latency of a lone call, with the executions in flight at its dispatch and their
     /// mean number until its completion, itself included. Returns the change of the server if this
     /// sample shows one; the cells are reset then.
     pub(super) fn observe(&mut self, (in_flight, mean): (u32, f64), latency: f64) -> Option<ServerChange> {
@@ -188,8 +189,8 @@ impl LoadCurve {
         changed
     }
 
-    /// Clears the cells of fewer requests that date from a quicker server, as this cell shows: more
-    /// requests in flight are not answered at a lower rate.
+    /// Clears the cells of fewer executions that date from a quicker server, as this cell shows:
+    /// more executions in flight are not answered at a lower rate.
     fn forget_stale(&mut self, index: usize) {
         let Some(recent) = self.recent_rate(1.0) else { return };
         let (lower, rest) = self.cells.split_at_mut(index);
@@ -207,7 +208,7 @@ impl LoadCurve {
         self.since_off < OFF_RECENT && self.cells.iter().any(|cell| cell.off_in_row != 0)
     }
 
-    /// Records the answer to a request with this many calls, for the measured rate.
+    /// Records the answer to an execution with this many calls, for the measured rate.
     pub(super) fn record_completion(&mut self, sent: Tick, now: Tick, calls: u32) {
         if self.completions.is_empty() {
             self.completions.push_back(sent);
@@ -232,7 +233,7 @@ impl LoadCurve {
         (self.completions.len() >= COMPLETIONS_MIN && span > 0.0).then(|| f64::from(count) / span)
     }
 
-    /// Returns the rate of the latest answers, in calls per nanosecond, if this many requests run
+    /// Returns the rate of the latest answers, in calls per nanosecond, if this many executions run
     /// at once.
     pub(super) fn recent_rate(&self, at: f64) -> Option<f64> {
         let count = (COMPLETIONS_RECENT.0 * at).clamp(COMPLETIONS_RECENT.1, to_f64(COMPLETIONS as u64 - 1)).floor();
@@ -338,7 +339,8 @@ impl LoadCell {
         self.mean_in_flight += (mean_in_flight - self.mean_in_flight) / self.samples;
     }
 
-    /// Returns the throughput, less the residual service of the request that was in service first.
+    /// Returns the throughput, less the residual service of the execution that was in service
+    /// first.
     fn throughput_beside(&self) -> f64 {
         let in_flight = if self.in_flight < 1.5 { self.in_flight } else { self.in_flight - RESIDUAL };
         in_flight / self.latency.max(1.0)
@@ -353,7 +355,7 @@ impl LoadCell {
 // === impl Knee ===
 
 impl Knee {
-    /// Returns the limit at this knee, in requests in flight.
+    /// Returns the limit at this knee, in executions in flight.
     pub(super) fn limit(&self) -> u64 {
         round_to_u64(MARGIN * self.at).max(1)
     }

@@ -1,17 +1,17 @@
-//! Dispatch of a request: counts it as in flight, and records the circumstances under which its
+//! Dispatch of an execution: counts it as in flight, and records the circumstances under which its
 //! answer will be evidence.
 
 use super::super::tick::Tick;
 use super::ConcurrencyLimiter;
+use super::execution_record::{ConnectionUse, ExecutionStart, InFlightExecution};
 use super::permit::Permit;
-use super::request::{ConnectionUse, Departure, FlightRecord};
 
 // === impl ConcurrencyLimiter ===
 
 impl ConcurrencyLimiter {
-    /// Records the dispatch of a request.
-    pub(in super::super) fn on_dispatch(&mut self, now: Tick, leaving: &Departure) -> FlightRecord {
-        let Departure { items, calls, unbatched, permit, queued, expected } = *leaving;
+    /// Records the dispatch of an execution.
+    pub(in super::super) fn on_dispatch(&mut self, now: Tick, leaving: &ExecutionStart) -> InFlightExecution {
+        let ExecutionStart { items, calls, unbatched, permit, queued, expected } = *leaving;
         let clean = self.batches == 0;
         self.batches += u32::from(calls > 1);
         self.now = self.now.max(now);
@@ -45,7 +45,7 @@ impl ConcurrencyLimiter {
         if !free {
             self.wave.reset();
         }
-        FlightRecord {
+        InFlightExecution {
             sent: now,
             wave,
             in_flight: self.flights,

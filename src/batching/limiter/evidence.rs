@@ -1,15 +1,15 @@
-//! Evaluation of completed requests: evidence for a jump while open, and for batch sizes, probes
+//! Evaluation of completed executions: evidence for a jump while open, and for batch sizes, probes
 //! and the level while limited.
 
 use super::super::math::to_f64;
 use super::super::tick::Tick;
 use super::curve::ServerChange;
-use super::growth::{GrowthOutcome, LoneBase};
+use super::execution_record::{ConnectionUse, ExecutionEnd, InFlightExecution};
+use super::growth::{GrowthOutcome, UnbatchedBase};
 use super::jump::JUMP_KNEES;
-use super::level::nanos_between;
-use super::opening::QueueRelease;
+use super::latency_line::nanos_between;
+use super::open_limiter::QueueRelease;
 use super::permit::Permit;
-use super::request::{Completion, ConnectionUse, FlightRecord};
 use super::sojourn::Sojourn;
 use super::{ConcurrencyLimiter, OpenReason};
 
@@ -35,12 +35,12 @@ const UNMERGED_ANSWERS: u32 = 4;
 // === impl ConcurrencyLimiter ===
 
 impl ConcurrencyLimiter {
-    /// Records the end of a request.
+    /// Records the end of an execution.
     ///
     /// If it was answered, its times are evidence for the load curve and the harm test. The further
     /// tests that it serves depend on whether its calls can be merged, and on the state: open, on
     /// trial, or limited.
-    pub(in super::super) fn on_completion(&mut self, now: Tick, mark: &FlightRecord, mut done: Completion) {
+    pub(in super::super) fn on_completion(&mut self, now: Tick, mark: &InFlightExecution, mut done: ExecutionEnd) {
         self.now = self.now.max(now);
         self.load.advance(now, self.flights);
         done.items = mark.items;
@@ -72,9 +72,9 @@ impl ConcurrencyLimiter {
         // Mean over the calls, as if their arrivals were spread evenly.
         let sojourn = (nanos_between(done.first, now) + nanos_between(done.last, now)) / 2.0;
         done.items_in_system = self.items_here(done.queued) + u64::from(mark.items);
-        let here = done.items_in_system;
-        let (arrived, items, beside) = (done.first, mark.items, mark.in_flight);
-        self.sojourns.push(Sojourn { arrived, mean: sojourn, here, items, beside });
+        let items_present = done.items_in_system;
+        let (arrived, items, in_flight) = (done.first, mark.items, mark.in_flight);
+        self.sojourns.push(Sojourn { arrived, mean: sojourn, items_present, items, in_flight });
         if self.observe_harm(now, sojourn, &done) {
             self.back_off_jumps(now);
             return self.release(now, OpenReason::NoQueue);
@@ -105,8 +105,8 @@ impl ConcurrencyLimiter {
         self.begin_trial(now, &done);
     }
 
-    /// Removes a request from those in flight. The release of a queue advances with each end.
-    fn end_flight(&mut self, mark: &FlightRecord, done: &Completion) {
+    /// Removes an execution from those in flight. The release of a queue advances with each end.
+    fn end_flight(&mut self, mark: &InFlightExecution, done: &ExecutionEnd) {
         self.batches = self.batches.saturating_sub(u32::from(done.calls > 1));
         self.flights = self.flights.saturating_sub(1);
         if !mark.unbatched {
@@ -120,7 +120,7 @@ impl ConcurrencyLimiter {
     }
 
     /// Records the latency of a lone call, and the rate of answers while there is no limit.
-    fn observe_load(&mut self, now: Tick, mark: &FlightRecord, latency: f64, calls: u32) {
+    fn observe_load(&mut self, now: Tick, mark: &InFlightExecution, latency: f64, calls: u32) {
         let limited = self.limit.is_some();
         if mark.connection == ConnectionUse::Own {
             // Its latency includes that of its connection, so it is not comparable.
@@ -137,9 +137,16 @@ impl ConcurrencyLimiter {
         }
     }
 
-    /// Records an answer to a request that cannot be merged. `settled`: no drain of requests from
-    /// before a jump is in progress.
-    fn learn_unmergeable(&mut self, now: Tick, mark: &FlightRecord, latency: f64, done: &Completion, settled: bool) {
+    /// Records an answer to an execution that cannot be merged. `settled`: no drain of executions
+    /// from before a jump is in progress.
+    fn learn_unmergeable(
+        &mut self,
+        now: Tick,
+        mark: &InFlightExecution,
+        latency: f64,
+        done: &ExecutionEnd,
+        settled: bool,
+    ) {
         if self.trial.is_some() {
             self.learn_trial(now, mark, done);
         }
@@ -158,7 +165,7 @@ impl ConcurrencyLimiter {
     }
 
     /// Records an answer to a call that might be merged, under a limit that only orders calls.
-    fn learn_ordered(&mut self, now: Tick, mark: &FlightRecord, latency: f64, settled: bool) {
+    fn learn_ordered(&mut self, now: Tick, mark: &InFlightExecution, latency: f64, settled: bool) {
         if settled {
             self.observe_ordered(now, mark, latency);
         }
@@ -167,7 +174,7 @@ impl ConcurrencyLimiter {
 
     /// Records the sojourn time of calls for the harm test. Returns `true` if clients wait longer
     /// under the limit than without it.
-    fn observe_harm(&mut self, now: Tick, sojourn: f64, done: &Completion) -> bool {
+    fn observe_harm(&mut self, now: Tick, sojourn: f64, done: &ExecutionEnd) -> bool {
         if self.is_open() && self.gate.is_none() {
             self.harm.observe_open(now, sojourn, done.calls);
         }
@@ -176,7 +183,7 @@ impl ConcurrencyLimiter {
 
     /// Records the latency of a lone call for the load curve and the wave and burst tests. A change
     /// of the server that it shows makes a trial and a jump due now.
-    fn observe_lone(&mut self, now: Tick, mark: &FlightRecord, latency: f64) {
+    fn observe_lone(&mut self, now: Tick, mark: &InFlightExecution, latency: f64) {
         // Calls with many items, or with heavy ones, take longer in service. The comparison uses
         // their wait and the service time of a typical call.
         let typical = self.level.observe_service(mark.expected);
@@ -228,7 +235,7 @@ impl ConcurrencyLimiter {
     }
 
     /// Records an answer under a limit that is not on trial.
-    fn observe_limited(&mut self, now: Tick, mark: &FlightRecord, latency: f64, done: &Completion) {
+    fn observe_limited(&mut self, now: Tick, mark: &InFlightExecution, latency: f64, done: &ExecutionEnd) {
         self.observe_companion(now, mark, latency);
         if self.limit.is_none() {
             return;
@@ -246,11 +253,11 @@ impl ConcurrencyLimiter {
         self.observe_size(now, mark, latency, done);
     }
 
-    /// Records a request under a limit as evidence of the cost of its size.
-    fn observe_size(&mut self, now: Tick, mark: &FlightRecord, latency: f64, done: &Completion) {
+    /// Records an execution under a limit as evidence of the cost of its size.
+    fn observe_size(&mut self, now: Tick, mark: &InFlightExecution, latency: f64, done: &ExecutionEnd) {
         let limit = self.limit.unwrap_or(1.0);
         let base =
-            LoneBase { latency: self.level.lone, service: self.lone_service(limit), items: self.level.lone_items };
+            UnbatchedBase { latency: self.level.lone, service: self.lone_service(limit), items: self.level.lone_items };
         match self.growth.observe((mark.items, done.calls), latency, base, limit, done.items_max) {
             GrowthOutcome::Nothing => {}
             GrowthOutcome::Base { latency, .. } if !self.growth.is_renewed() && self.is_rate_lower(limit, latency) => {
@@ -290,8 +297,8 @@ impl ConcurrencyLimiter {
     }
 
     /// Replaces a base latency that was measured before the server changed. Under the limit, lone
-    /// calls wait only for the requests above the knee. Compared with a base that is too small, no
-    /// batch would pay.
+    /// calls wait only for the executions above the knee. Compared with a base that is too small,
+    /// no batch would pay.
     fn renew_base(&mut self, limit: f64, latency: f64) {
         if let Some(knee) = &mut self.knee
             && latency > BASE_STALE * knee.base * (limit / knee.at).max(1.0)
@@ -306,7 +313,7 @@ impl ConcurrencyLimiter {
         let before = self.knee.map_or(0.0, |knee| knee.rate);
         let fraction = match self.narrowing {
             // A lower rate ends the search for the knee below the first limit.
-            Some(narrowing) if narrowing.is_begun() => return false,
+            Some(narrowing) if narrowing.has_started() => return false,
             Some(_) => RATE_KEPT_BOUND,
             None => RATE_KEPT,
         };

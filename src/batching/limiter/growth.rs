@@ -11,7 +11,7 @@ const LONE_MAX: f64 = 8.0;
 /// linear cost is 1, and the noise over three samples is 7 %.
 const PAYS_MAX: f64 = 0.9;
 /// A mean cost outside of these bounds is clear, so that few samples are enough.
-const CLEAR: (f64, f64) = (0.75, 0.97);
+const CONCLUSIVE_COST: (f64, f64) = (0.75, 0.97);
 /// Number of samples for a conclusion about the first size that is tested, a pair of usual calls,
 /// if their mean is clear, and if it is not.
 const PAIR_SAMPLES: u32 = 3;
@@ -22,14 +22,14 @@ const UNCLEAR_SIZES: u32 = 3;
 /// Maximum number of batches of the newest size in flight, as a part of the limit, so that few
 /// calls are late if it does not pay.
 const NEWEST_PART: f64 = 0.34;
-/// Maximum number of requests since the base was measured, as a multiple of the limit, at which a
+/// Maximum number of executions since the base was measured, as a multiple of the limit, at which a
 /// batch is rejected by it: if the server has become slower meanwhile, every batch looks expensive.
 /// An older base is measured again. The second value applies to such a base.
-const BASE_REQUESTS: (f64, f64) = (8.0, 64.0);
+const BASE_EXECUTIONS: (f64, f64) = (8.0, 64.0);
 
 /// Largest batch allowed, and the measured cost of the newest size.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct BatchCap {
+pub(super) struct GrowthRamp {
     /// Items; `u32::MAX` once all sizes are allowed.
     cap: u32,
     /// Latency of lone calls while the base is measured, in nanoseconds.
@@ -39,8 +39,8 @@ pub(super) struct BatchCap {
     /// Cost of an item in batches of the newest size, as a part of the cost of an item in a lone
     /// call.
     cost: SampleMean,
-    /// Requests since the base was measured.
-    requests: u32,
+    /// Executions since the base was measured.
+    executions: u32,
     /// `true` if the base was measured again because a batch looked expensive beside an older one.
     renewed: bool,
 }
@@ -54,7 +54,7 @@ struct SampleMean {
 
 /// A lone call under the limit. Latencies are in nanoseconds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct LoneBase {
+pub(super) struct UnbatchedBase {
     pub(super) latency: f64,
     /// Part of the latency in service.
     pub(super) service: f64,
@@ -74,13 +74,13 @@ pub(super) enum GrowthOutcome {
     NoGain { ratio: f64 },
 }
 
-// === impl BatchCap ===
+// === impl GrowthRamp ===
 
-impl BatchCap {
+impl GrowthRamp {
     /// Creates a state in which all sizes are allowed.
     pub(super) fn uncapped() -> Self {
         let none = SampleMean::default();
-        Self { cap: u32::MAX, lone: none, lone_items: none, cost: none, requests: 0, renewed: false }
+        Self { cap: u32::MAX, lone: none, lone_items: none, cost: none, executions: 0, renewed: false }
     }
 
     /// Creates a state in which only lone calls are allowed, until their latency is known.
@@ -107,25 +107,25 @@ impl BatchCap {
     }
 
     /// Returns the largest batch allowed while `newest` batches of the newest size are in flight.
-    pub(super) fn cap_beside(&self, newest: u32, limit: f64) -> u32 {
+    pub(super) fn cap_with_in_flight(&self, newest: u32, limit: f64) -> u32 {
         let most = (limit * NEWEST_PART).floor().max(1.0);
         if self.is_uncapped() || f64::from(newest) < most { self.cap } else { (self.cap / 2).max(1) }
     }
 
-    /// Records a request of this many items and calls that was sent under the limit, with its
+    /// Records an execution of this many items and calls that was sent under the limit, with its
     /// latency in nanoseconds. `items_max`: the largest batch that the limits allow.
     pub(super) fn observe(
         &mut self,
         (items, calls): (u32, u32),
         latency: f64,
-        base: LoneBase,
+        base: UnbatchedBase,
         limit: f64,
         items_max: u32,
     ) -> GrowthOutcome {
         if self.cap == 1 {
             return self.observe_lone(items, calls, latency, limit);
         }
-        self.requests = self.requests.saturating_add(1);
+        self.executions = self.executions.saturating_add(1);
         if self.is_uncapped() || calls < 2 || !self.is_newest(items) {
             return GrowthOutcome::Nothing;
         }
@@ -139,8 +139,8 @@ impl BatchCap {
             return GrowthOutcome::Nothing;
         }
         self.cost = SampleMean::default();
-        let requests_max = limit * if self.renewed { BASE_REQUESTS.1 } else { BASE_REQUESTS.0 };
-        if ratio > PAYS_MAX && f64::from(self.requests) > requests_max {
+        let executions_max = limit * if self.renewed { BASE_EXECUTIONS.1 } else { BASE_EXECUTIONS.0 };
+        if ratio > PAYS_MAX && f64::from(self.executions) > executions_max {
             *self = Self { renewed: true, ..Self::lone_only() };
             return GrowthOutcome::Nothing;
         }
@@ -178,7 +178,7 @@ impl BatchCap {
 /// Returns the number of samples that a conclusion requires. `is_first_size`: the batches are of
 /// the first size that is tested; `ratio`: the mean cost of their items, relative to a lone call.
 fn samples_needed(is_first_size: bool, ratio: f64) -> u32 {
-    let is_clear = ratio < CLEAR.0 || ratio > CLEAR.1;
+    let is_clear = ratio < CONCLUSIVE_COST.0 || ratio > CONCLUSIVE_COST.1;
     match (is_first_size, is_clear) {
         (true, true) => PAIR_SAMPLES,
         (true, false) => UNCLEAR_PAIRS,

@@ -9,7 +9,7 @@
 
 use super::super::math::to_f64;
 use super::super::tick::Tick;
-use super::level::nanos_between;
+use super::latency_line::nanos_between;
 
 /// Number of answers in a mean. The mean sojourn time of this many calls that arrive at random at
 /// 80 % load is known to some 15 %.

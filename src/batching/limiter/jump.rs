@@ -4,9 +4,9 @@
 use super::super::math::to_f64;
 use super::super::tick::Tick;
 use super::curve::Knee;
-use super::growth::BatchCap;
-use super::level::nanos_between;
-use super::narrow::{NARROWED_MAX, Narrowing};
+use super::growth::GrowthRamp;
+use super::latency_line::nanos_between;
+use super::narrow::{NARROWED_MAX, NarrowingSearch};
 use super::probe::UpwardProbe;
 use super::schedule::ROOM_REST;
 use super::{ConcurrencyLimiter, OpenReason, after_nanos};
@@ -28,11 +28,11 @@ const JUMP_REST_MAX: (f64, f64) = (640.0, 300e9);
 /// Ratio of the next limit to the previous one from which room was found. Otherwise probes rest.
 const ROOM_FOUND: f64 = 2.0;
 
-/// The drain that follows a jump, until the server has no more requests than the limit allows.
+/// The drain that follows a jump, until the server has no more executions than the limit allows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LimitDrain {
     pub(super) until: Tick,
-    /// Start of the drain and requests in flight then; `None` once its time was extended.
+    /// Start of the drain and executions in flight then; `None` once its time was extended.
     pub(super) begun: Option<(Tick, u32)>,
 }
 
@@ -70,7 +70,7 @@ impl ConcurrencyLimiter {
         self.harm.on_limit(now, self.level.recent_lone);
         self.back_off_room(now, limit);
         self.set_limit(limit);
-        self.growth = BatchCap::lone_only();
+        self.growth = GrowthRamp::lone_only();
         self.level.reset_batches();
         self.level.set_lone(knee.base, 1.0, limit);
         self.level.batch = 0.0;
@@ -78,7 +78,7 @@ impl ConcurrencyLimiter {
         self.sojourns.clear();
         self.begin_drain(now, limit, knee.rate, knee.base);
         self.knee = Some(knee);
-        self.narrowing = (knee.is_bound && limit <= to_f64(NARROWED_MAX)).then(Narrowing::default);
+        self.narrowing = (knee.is_bound && limit <= to_f64(NARROWED_MAX)).then(NarrowingSearch::default);
         self.refine_from = knee.at;
         let schedule = &mut self.schedule;
         schedule.evident = None;
@@ -100,7 +100,7 @@ impl ConcurrencyLimiter {
         self.draining = Some(LimitDrain { until, begun: Some((now, self.flights)) });
     }
 
-    /// Tracks the drain to a new limit. Returns `false` while the answers are to requests from
+    /// Tracks the drain to a new limit. Returns `false` while the answers are to executions from
     /// before the jump.
     pub(super) fn track_drain(&mut self, now: Tick) -> bool {
         let Some(draining) = self.draining else { return true };

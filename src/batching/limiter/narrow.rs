@@ -8,7 +8,7 @@
 use super::super::math::to_f64;
 use super::super::tick::Tick;
 use super::ConcurrencyLimiter;
-use super::growth::BatchCap;
+use super::growth::GrowthRamp;
 
 /// Largest limit below which the knee is searched: at higher ones, calls at half the rate cost more
 /// than the search gains.
@@ -19,16 +19,16 @@ const RATE_KEPT: f64 = 0.75;
 
 /// State of the search.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Narrowing {
+pub(super) struct NarrowingSearch {
     /// Rate at the limit before, in calls per nanosecond; 0 at the first one.
     rate: f64,
 }
 
-// === impl Narrowing ===
+// === impl NarrowingSearch ===
 
-impl Narrowing {
+impl NarrowingSearch {
     /// Returns `true` once the first limit was measured.
-    pub(super) fn is_begun(self) -> bool {
+    pub(super) fn has_started(self) -> bool {
         self.rate > 0.0
     }
 }
@@ -39,11 +39,11 @@ impl ConcurrencyLimiter {
     /// Records the mean latency of lone calls under a limit that may be above the knee. Returns
     /// `true` if another limit is set, under which lone calls have to be measured first.
     pub(super) fn narrow(&mut self, now: Tick, limit: f64, latency: f64) -> bool {
-        let Some(Narrowing { rate: before }) = self.narrowing.take() else { return false };
+        let Some(NarrowingSearch { rate: before }) = self.narrowing.take() else { return false };
         let limit = limit.floor().max(1.0);
         let rate = limit / latency.max(1.0);
         if rate >= RATE_KEPT * before && limit >= 2.0 {
-            self.narrowing = Some(Narrowing { rate: rate.max(before) });
+            self.narrowing = Some(NarrowingSearch { rate: rate.max(before) });
             self.lower_limit(now, (limit / 2.0).floor(), rate);
             return true;
         }
@@ -60,7 +60,7 @@ impl ConcurrencyLimiter {
         // Lone calls are measured once more: beside a base from a lower limit, batches would look
         // expensive.
         self.set_limit(found);
-        self.growth = BatchCap::lone_only();
+        self.growth = GrowthRamp::lone_only();
         self.schedule.since = now;
         self.sojourns.clear();
         true
@@ -69,7 +69,7 @@ impl ConcurrencyLimiter {
     /// Sets a lower limit under which lone calls are measured once the server has drained to it.
     fn lower_limit(&mut self, now: Tick, limit: f64, rate: f64) {
         self.set_limit(limit);
-        self.growth = BatchCap::lone_only();
+        self.growth = GrowthRamp::lone_only();
         self.level.reset_batches();
         self.sojourns.clear();
         self.schedule.since = now;

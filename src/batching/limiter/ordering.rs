@@ -14,14 +14,14 @@
 use super::super::math::to_f64;
 use super::super::tick::Tick;
 use super::curve::Knee;
-use super::growth::BatchCap;
+use super::execution_record::InFlightExecution;
+use super::growth::GrowthRamp;
 use super::jump::JUMP_KNEES;
-use super::level::nanos_between;
-use super::request::FlightRecord;
+use super::latency_line::nanos_between;
 use super::{ConcurrencyLimiter, OpenReason, after_nanos};
 
 /// Factor on the knee for the limit: the knee is an estimate, and a server that shares its
-/// processor among requests has none (measured on simulated rows). At least one call more covers
+/// processor among executions has none (measured on simulated rows). At least one call more covers
 /// the time between an answer and the next call, during which a server with one worker would be
 /// idle.
 const MARGIN: f64 = 2.0;
@@ -272,7 +272,7 @@ impl ConcurrencyLimiter {
         (self.trial, self.trial_limit) = (None, None);
         // The limit was found for merging, with a smaller margin.
         self.limit = self.limit.map(|limit| (MARGIN * self.knee.map_or(limit, |knee| knee.at)).ceil().max(limit));
-        self.growth = BatchCap::lone_only();
+        self.growth = GrowthRamp::lone_only();
         self.level.reset_batches();
         (self.level.batch, self.level.batch_items) = (0.0, 0.0);
         self.ordering = Some(OrderingTest::default());
@@ -296,7 +296,7 @@ impl ConcurrencyLimiter {
     }
 
     /// Records the answer to a call that was sent alone under the limit.
-    pub(super) fn observe_ordered(&mut self, now: Tick, mark: &FlightRecord, latency: f64) {
+    pub(super) fn observe_ordered(&mut self, now: Tick, mark: &InFlightExecution, latency: f64) {
         let (Some(test), Some(limit)) = (&mut self.ordering, self.limit) else { return };
         let at_limit = f64::from(mark.in_flight) >= limit.floor();
         if !at_limit || mark.sent < test.from.max(self.schedule.since) {

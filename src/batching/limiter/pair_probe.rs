@@ -9,8 +9,8 @@ use super::super::tick::Tick;
 use super::permit::{Permit, PermitRequest};
 use super::{ConcurrencyLimiter, after_nanos};
 
-/// Minimum number of requests in flight with mergeable calls for pairs and trials while open. With
-/// fewer, a partner takes too long to arrive.
+/// Minimum number of executions in flight with mergeable calls for pairs and trials while open.
+/// With fewer, a partner takes too long to arrive.
 pub(super) const OPEN_MIN: u32 = 12;
 /// Number of calls before the first pair, between pairs, and after a pair that found no partner. At
 /// most three calls in four hundred are affected, so the 99th percentile is not.

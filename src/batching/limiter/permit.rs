@@ -43,7 +43,7 @@ impl ConcurrencyLimiter {
     /// Returns the permit for a key queue of the class.
     pub(in super::super) fn permit(&mut self, request: &PermitRequest) -> Permit {
         self.now = self.now.max(request.now);
-        // A released queue leaves in order, a few requests at a time.
+        // A released queue leaves in order, a few executions at a time.
         if let Some(gate) = self.gate {
             return if f64::from(self.flights) < gate.limit { Permit::Forward } else { Permit::Full };
         }
@@ -97,11 +97,11 @@ impl ConcurrencyLimiter {
     }
 
     /// Returns the items of a batch if everything queued and in flight is shared equally among this
-    /// many requests.
+    /// many executions.
     pub(super) fn equal_share(&self, limit: f64, queued: u64) -> u32 {
         let all = to_f64(self.items_here(queued));
         let share = (all / limit.max(1.0)).ceil().max(1.0);
-        let cap = self.growth.cap_beside(self.newest, limit);
+        let cap = self.growth.cap_with_in_flight(self.newest, limit);
         // A lower limit is tested with the larger batches that follow from it.
         let lowers = self.trial.is_some_and(|trial| !trial.is_upward());
         let cap = if lowers { cap.saturating_mul(2) } else { cap };

@@ -1,12 +1,12 @@
-//! Upward probes under a small limit: requests in addition to those that are allowed.
+//! Upward probes under a small limit: executions in addition to those that are allowed.
 
 use super::super::math::to_f64;
 use super::super::tick::Tick;
+use super::execution_record::InFlightExecution;
 use super::permit::{Permit, PermitRequest};
-use super::request::FlightRecord;
 use super::{ConcurrencyLimiter, after_nanos, count};
 
-/// Largest limit that is probed upward, by as many additional requests. Larger ones are raised by
+/// Largest limit that is probed upward, by as many additional executions. Larger ones are raised by
 /// trials.
 pub(super) const PROBE_LIMIT_MAX: f64 = 2.0;
 /// Latest time of a probe after the last dispatch, as a part of a batch's latency. Later the
@@ -26,10 +26,10 @@ const SPLIT_GAP_MIN: f64 = 600e6;
 /// Minimum number of items for a split.
 const SPLIT_ITEMS: u64 = 4;
 /// Ratio of measured to expected time below which a probe hits, and the number of consecutive hits
-/// that open the limiter. A probe that queued behind another request takes 1.5 times and more.
+/// that open the limiter. A probe that queued behind another execution takes 1.5 times and more.
 const PROBE_HIT: f64 = 1.15;
 const PROBE_HITS: u32 = 2;
-/// Ratio of measured to expected time from which a request that was in flight at the probe's
+/// Ratio of measured to expected time from which an execution that was in flight at the probe's
 /// dispatch was slowed by it: half of the probe.
 const COMPANION_SLOWED: f64 = 1.4;
 
@@ -38,11 +38,11 @@ const COMPANION_SLOWED: f64 = 1.4;
 pub(super) struct UpwardProbe {
     /// Number of the probe, by which answers to an earlier one are recognised.
     pub(super) id: u32,
-    /// Requests of the probe that are still to be sent.
+    /// Executions of the probe that are still to be sent.
     pub(super) left: u32,
-    /// Sum of the ratios of measured to expected time of its answered requests.
+    /// Sum of the ratios of measured to expected time of its answered executions.
     pub(super) sum: f64,
-    /// Number of its answered requests.
+    /// Number of its answered executions.
     pub(super) count: u32,
     /// `true` once it was evaluated.
     pub(super) done: bool,
@@ -52,7 +52,7 @@ pub(super) struct UpwardProbe {
     pub(super) next: Tick,
     /// Earliest instant at which a batch may be split for a probe.
     pub(super) split: Tick,
-    /// Dispatch of the first batch of the probe, and number of unanswered requests that were in
+    /// Dispatch of the first batch of the probe, and number of unanswered executions that were in
     /// flight beside it.
     pub(super) sent: Tick,
     pub(super) companions: u32,
@@ -118,8 +118,8 @@ impl ConcurrencyLimiter {
         may_leave
     }
 
-    /// Records the answer to a request of the probe.
-    pub(super) fn observe_probe(&mut self, now: Tick, mark: &FlightRecord, latency: f64) {
+    /// Records the answer to an execution of the probe.
+    pub(super) fn observe_probe(&mut self, now: Tick, mark: &InFlightExecution, latency: f64) {
         if mark.probe != self.probe.id || self.probe.done {
             return;
         }
@@ -129,8 +129,8 @@ impl ConcurrencyLimiter {
         self.conclude_probe(now);
     }
 
-    /// Records the answer to a request that was in flight at the probe's dispatch.
-    pub(super) fn observe_companion(&mut self, now: Tick, mark: &FlightRecord, latency: f64) {
+    /// Records the answer to an execution that was in flight at the probe's dispatch.
+    pub(super) fn observe_companion(&mut self, now: Tick, mark: &InFlightExecution, latency: f64) {
         let is_companion = self.probe.companions > 0 && mark.sent <= self.probe.sent;
         if is_companion && !matches!(mark.permit, Permit::Probe(_)) {
             self.probe.companions -= 1;
@@ -139,16 +139,16 @@ impl ConcurrencyLimiter {
         }
     }
 
-    /// Returns the expected time of a request with its slot idle, in nanoseconds and at least 1:
+    /// Returns the expected time of an execution with its slot idle, in nanoseconds and at least 1:
     /// the smaller one of the predictions by size and by cost. In the first second either may be
     /// twice too long, and a probe that queued would look like one that did not.
-    fn expected_nanos(&self, mark: &FlightRecord) -> f64 {
+    fn expected_nanos(&self, mark: &InFlightExecution) -> f64 {
         let by_size = self.level.predict(f64::from(mark.items), self.pairs.cost);
         let by_cost = if mark.expected > 0 { to_f64(mark.expected) } else { by_size };
         by_size.min(by_cost).max(1.0)
     }
 
-    /// Evaluates a probe, once it and the requests beside it are answered.
+    /// Evaluates a probe, once it and the executions beside it are answered.
     fn conclude_probe(&mut self, now: Tick) {
         let half = (self.limit.unwrap_or(1.0) / 2.0).ceil();
         if self.probe.done || f64::from(self.probe.count) < half || self.probe.companions > 0 {

@@ -18,9 +18,9 @@ pub enum OpenReason {
         /// Cost of an item in a batch, in thousandths of a lone call.
         permille: u64,
     },
-    /// More requests at once were answered sooner.
+    /// More executions at once were answered sooner.
     RoomFound,
-    /// Fewer requests at once were not answered sooner.
+    /// Fewer executions at once were not answered sooner.
     NoQueue,
     /// Calls queue inside the server, or batches are refused, but none of the calls could be
     /// merged.
@@ -49,14 +49,14 @@ impl OpenReason {
 pub enum FlowMode {
     /// Forwards each call at once.
     Open(OpenReason),
-    /// Holds calls beyond this many requests in flight, and merges those that can be.
+    /// Holds calls beyond this many executions in flight, and merges those that can be.
     Limited(u32),
 }
 
 /// A point of the load curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadPoint {
-    /// Mean number of requests in flight, in thousandths.
+    /// Mean number of executions in flight, in thousandths.
     pub beside_milli: u64,
     /// Mean latency of a lone call, in nanoseconds.
     pub latency_nanos: u64,
@@ -74,7 +74,7 @@ pub struct FlowReport {
     pub learning: bool,
     /// `true` while a trial of another limit is in progress.
     pub trying: bool,
-    /// Requests in flight.
+    /// Executions in flight.
     pub flights: u32,
     /// Number in flight beyond which throughput does not grow, in thousandths; 0 before it was
     /// measured.
@@ -85,7 +85,7 @@ pub struct FlowReport {
     pub batch_milli: u64,
     /// Mean latency of recent batches, in nanoseconds; 0 before the first one.
     pub batch_nanos: u64,
-    /// The load curve, by requests in flight.
+    /// The load curve, by executions in flight.
     pub curve: Vec<LoadPoint>,
 }
 
@@ -93,7 +93,7 @@ pub struct FlowReport {
 /// same kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlowSnapshot {
-    /// Requests that may be in flight; 0: no limit is in force.
+    /// Executions that may be in flight; 0: no limit is in force.
     pub limit: u32,
     /// Cost of an item in a batch, in thousandths of a lone call, if the limiter is open because a
     /// batch does not pay; otherwise 0.

@@ -18,7 +18,7 @@ pub(super) struct Schedule {
     pub(super) jump_gap: f64,
     /// Instant since which the evidence for a jump has held.
     pub(super) evident: Option<Tick>,
-    /// Instant of the last change of state. Requests from before do not count for trials.
+    /// Instant of the last change of state. Executions from before do not count for trials.
     pub(super) since: Tick,
     /// `true` if the next trial raises the limit.
     pub(super) upward: bool,
@@ -36,7 +36,7 @@ pub(super) struct Schedule {
 impl Schedule {
     /// Makes an upward trial due now. If it finds no room, the next search follows after a longer
     /// rest.
-    pub(super) fn look_for_room(&mut self, now: Tick) {
+    pub(super) fn schedule_upward_trial(&mut self, now: Tick) {
         (self.upward, self.trial) = (true, now);
         self.room_gap = (self.room_gap * 2.0).clamp(ROOM_REST.0, ROOM_REST.1);
         self.room_from = after_nanos(now, self.room_gap);

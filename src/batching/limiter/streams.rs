@@ -18,9 +18,9 @@
 mod window;
 
 use super::super::tick::Tick;
-use super::level::nanos_between;
+use super::execution_record::InFlightExecution;
+use super::latency_line::nanos_between;
 use super::ordering::OrderingTest;
-use super::request::FlightRecord;
 use super::{ConcurrencyLimiter, OpenReason, after_nanos};
 use window::{RateVariation, StreamMeasure, StreamSample, StreamWindow};
 
@@ -187,8 +187,8 @@ impl StreamLimiter {
         }
     }
 
-    /// Returns `true` if the limit was raised and the rate of tokens rose by so much that chance does
-    /// not explain it.
+    /// Returns `true` if the limit was raised and the rate of tokens rose by so much that chance
+    /// does not explain it.
     fn is_clear_gain(&self, measure: &StreamMeasure) -> bool {
         let StreamStage::Raised { rate, .. } = self.stage else { return false };
         let expected = 1.0 + CLEAR_PART * self.raise;
@@ -227,7 +227,8 @@ impl StreamLimiter {
     }
 
     /// Ends a search in which no lower limit kept the rate. The rate to keep may have been one of
-    /// before a change of the engine, so that the search is repeated, after longer and longer times.
+    /// before a change of the engine, so that the search is repeated, after longer and longer
+    /// times.
     fn end_without_result(&mut self, now: Tick, kept: f64, rate: f64) {
         self.rest = (2.0 * self.rest).clamp(REST.0, REST.1);
         self.forget = after_nanos(now, self.rest);
@@ -349,7 +350,7 @@ impl ConcurrencyLimiter {
     pub(super) fn observe_generated(
         &mut self,
         now: Tick,
-        mark: &FlightRecord,
+        mark: &InFlightExecution,
         (first_token, tokens): (f64, u64),
         is_queued: bool,
     ) {

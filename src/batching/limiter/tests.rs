@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use super::super::tick::Tick;
 use super::curve::Knee;
 use super::pair_probe::PairControl;
-use super::{Completion, ConcurrencyLimiter, ConnectionUse, Departure, FlowMode, OpenReason, Permit, PermitRequest};
+use super::{
+    ConcurrencyLimiter, ConnectionUse, ExecutionEnd, ExecutionStart, FlowMode, OpenReason, Permit, PermitRequest,
+};
 
 /// One millisecond in nanoseconds.
 const MS: u64 = 1_000_000;
@@ -28,13 +30,13 @@ struct Request {
     /// `true` until the server accepts its connection.
     connecting: bool,
     arrived: Vec<u64>,
-    mark: super::FlightRecord,
+    mark: super::InFlightExecution,
 }
 
 /// Closed-loop clients in front of a limiter and a server.
 struct ClosedLoop {
     flow: ConcurrencyLimiter,
-    world: ServerModel,
+    server: ServerModel,
     mergeable: bool,
     /// Items of each call.
     items: u32,
@@ -53,10 +55,10 @@ struct ClosedLoop {
 }
 
 impl ClosedLoop {
-    fn new(world: ServerModel, callers: usize, mergeable: bool) -> Self {
+    fn new(server: ServerModel, callers: usize, mergeable: bool) -> Self {
         Self {
             flow: ConcurrencyLimiter::new(),
-            world,
+            server,
             mergeable,
             items: 1,
             mixed: 0,
@@ -76,14 +78,14 @@ impl ClosedLoop {
 
     fn send(&mut self) {
         while let Some(first) = self.queue.first().copied() {
-            let ask = PermitRequest {
+            let request = PermitRequest {
                 now: Tick(self.now),
                 unbatched: !self.mergeable,
                 arrived: Tick(first),
                 has_second: self.mergeable && self.queue.len() > 1,
                 queued: self.queued(),
             };
-            let permit = self.flow.permit(&ask);
+            let permit = self.flow.permit(&request);
             let items = match permit {
                 Permit::Forward | Permit::Control => 1,
                 Permit::Pair => 2,
@@ -94,7 +96,7 @@ impl ClosedLoop {
             let items = if self.mergeable { calls.min(self.queue.len()) } else { 1 };
             let arrived: Vec<u64> = self.queue.drain(..items).collect();
             let calls = u32::try_from(items).unwrap();
-            let departure = Departure {
+            let start = ExecutionStart {
                 items: calls * self.items,
                 calls,
                 unbatched: !self.mergeable,
@@ -102,20 +104,20 @@ impl ClosedLoop {
                 queued: self.queued(),
                 expected: 0,
             };
-            let mark = self.flow.on_dispatch(Tick(self.now), &departure);
+            let mark = self.flow.on_dispatch(Tick(self.now), &start);
             let connecting = self.event_loop && (calls > 1 || mark.connection == ConnectionUse::Own);
             self.waiting.push(Request { items: calls, connecting, arrived, mark });
         }
-        while self.running.len() < self.world.workers as usize && !self.waiting.is_empty() {
+        while self.running.len() < self.server.workers as usize && !self.waiting.is_empty() {
             let first = self.mixed.saturating_sub(self.sent).min(self.waiting.len() as u64).max(1);
             let mut request = self.waiting.remove(usize::try_from(self.sent * 7 % first).unwrap());
             if std::mem::take(&mut request.connecting) {
                 self.waiting.push(request);
                 continue;
             }
-            let factor = 1.0 + f64::from(request.items - 1) * self.world.per_item;
+            let factor = 1.0 + f64::from(request.items - 1) * self.server.per_item;
             // Times differ a little, because with equal ones all requests would end at once.
-            let takes = super::super::math::round_to_u64(self.world.lone as f64 * factor) + self.sent % 7 * MS / 20;
+            let takes = super::super::math::round_to_u64(self.server.lone as f64 * factor) + self.sent % 7 * MS / 20;
             self.running.insert((self.now + takes, self.sent), request);
             self.sent += 1;
         }
@@ -133,7 +135,7 @@ impl ClosedLoop {
             self.now = at;
             let (first, last) = (request.arrived[0], *request.arrived.last().unwrap());
             let calls = u32::try_from(request.arrived.len()).unwrap();
-            let done = Completion::new(true, calls, Tick(first), Tick(last), self.queued(), 64);
+            let done = ExecutionEnd::new(true, calls, Tick(first), Tick(last), self.queued(), 64);
             self.flow.on_completion(Tick(at), &request.mark, done);
             self.answered += u64::from(calls);
             self.queue.extend(request.arrived.iter().map(|_| at));
@@ -266,7 +268,7 @@ fn calls_are_forwarded_if_a_batch_costs_as_much_as_its_calls() {
 fn more_workers_are_noticed_within_seconds() {
     let mut callers = ClosedLoop::new(SERIAL, 48, true);
     callers.run(3000);
-    callers.world.workers = 64;
+    callers.server.workers = 64;
     callers.run(3000);
     assert!(callers.run(1000) >= 2200, "directly there are 2400");
 }
@@ -275,7 +277,7 @@ fn more_workers_are_noticed_within_seconds() {
 fn a_loss_of_workers_is_detected_with_many_callers() {
     let mut callers = ClosedLoop::new(ServerModel { workers: 64, ..SERIAL }, 48, true);
     callers.run(2000);
-    callers.world.workers = 1;
+    callers.server.workers = 1;
     callers.run(30_000);
     assert!(callers.run(2000) >= 10 * 100, "directly there are 100");
 }
@@ -284,7 +286,7 @@ fn a_loss_of_workers_is_detected_with_many_callers() {
 fn a_loss_of_workers_is_detected_with_few_callers() {
     let mut callers = ClosedLoop::new(ServerModel { workers: 64, ..SERIAL }, 8, true);
     callers.run(2000);
-    callers.world.workers = 1;
+    callers.server.workers = 1;
     callers.run(10_000);
     assert!(callers.run(2000) >= 3 * 100, "directly there are 100");
 }
@@ -293,7 +295,7 @@ fn a_loss_of_workers_is_detected_with_few_callers() {
 fn few_callers_of_a_slower_server_are_not_held() {
     let mut callers = ClosedLoop::new(ServerModel { workers: 64, ..SERIAL }, 8, true);
     callers.run(2000);
-    callers.world.lone *= 20;
+    callers.server.lone *= 20;
     callers.run(2000);
     assert!(callers.run(8000) >= 155, "directly there are 160");
     assert!(matches!(callers.flow.mode(), FlowMode::Open(_)));
@@ -304,12 +306,12 @@ fn a_limit_outlives_a_pause_and_ends_where_nothing_is_merged() {
     let mut flow = ConcurrencyLimiter::limited(1, 20 * MS);
     let mut now = 10_000 * MS;
     let mut answer_lone = |flow: &mut ConcurrencyLimiter, queued: u64| {
-        let departure =
-            Departure { items: 1, calls: 1, unbatched: true, permit: Permit::Share(1), queued, expected: 0 };
-        let mark = flow.on_dispatch(Tick(now), &departure);
+        let start =
+            ExecutionStart { items: 1, calls: 1, unbatched: true, permit: Permit::Share(1), queued, expected: 0 };
+        let mark = flow.on_dispatch(Tick(now), &start);
         let arrived = Tick(now);
         now += 20 * MS;
-        flow.on_completion(Tick(now), &mark, Completion::new(true, 1, arrived, arrived, queued, 64));
+        flow.on_completion(Tick(now), &mark, ExecutionEnd::new(true, 1, arrived, arrived, queued, 64));
         flow.mode()
     };
     for queued in std::iter::repeat_n(0, 200).chain([255]) {
@@ -347,12 +349,12 @@ fn calls_held_by_a_limit_of_the_policy_are_merged_and_the_limit_is_kept() {
 #[test]
 fn requests_in_flight_return_to_zero_after_success_and_failure() {
     let mut flow = ConcurrencyLimiter::new();
-    let departure =
-        Departure { items: 3, calls: 2, unbatched: false, permit: Permit::Share(3), queued: 0, expected: 0 };
-    let marks: Vec<_> = (0..5).map(|at| flow.on_dispatch(Tick(at), &departure)).collect();
+    let start =
+        ExecutionStart { items: 3, calls: 2, unbatched: false, permit: Permit::Share(3), queued: 0, expected: 0 };
+    let marks: Vec<_> = (0..5).map(|at| flow.on_dispatch(Tick(at), &start)).collect();
     assert_eq!(flow.in_flight(), 5);
     for (at, mark) in (10..).zip(&marks) {
-        flow.on_completion(Tick(at), mark, Completion::new(at % 2 == 0, 2, Tick(0), Tick(0), 0, 64));
+        flow.on_completion(Tick(at), mark, ExecutionEnd::new(at % 2 == 0, 2, Tick(0), Tick(0), 0, 64));
     }
     assert_eq!((flow.in_flight(), flow.merged_flights, flow.merged_items, flow.batches), (0, 0, 0, 0));
 }

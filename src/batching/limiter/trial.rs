@@ -4,21 +4,21 @@
 use super::super::math::to_f64;
 use super::super::tick::Tick;
 use super::after_nanos;
-use super::level::nanos_between;
+use super::execution_record::ExecutionEnd;
+use super::latency_line::nanos_between;
 use super::pair_probe::{HOLD, OPEN_MIN};
-use super::request::Completion;
 use super::sojourn::SojournBase;
 
 /// Ratio of the mean sojourn time to the base below which a trial is kept: between noise and the
 /// step of a saturated server.
 pub(super) const ACCEPT: f64 = 0.93;
 /// Number of calls after which a trial ends early if their mean is above this part of the base, and
-/// its maximum duration in bases. The mean of twelve calls is known to 2 % if calls are alike, and a
-/// trial that is to be kept gains 10 % and more.
+/// its maximum duration in bases. The mean of twelve calls is known to 2 % if calls are alike, and
+/// a trial that is to be kept gains 10 % and more.
 const BAD_CALLS: u64 = 12;
 const BAD: f64 = 1.02;
 const BASES_MAX: f64 = 8.0;
-/// The limit of the trial was binding for a request if at least this part of the target was in
+/// The limit of the trial was binding for an execution if at least this part of the target was in
 /// flight at its dispatch. A trial is kept only if this was so for at least this share of the
 /// answered items.
 const FULL_PART: f64 = 0.8;
@@ -26,12 +26,12 @@ const FULL_SHARE: f64 = 0.8;
 /// Tolerance within which a gain is nearly proportional, that is, steep. The next step is larger
 /// then.
 const STEEP: f64 = 1.1;
-/// Maximum hold of a call by a trial that lowers an open limit with few requests in flight: in mean
-/// times between two answers, until another call waits beside it, and as a part of the base.
+/// Maximum hold of a call by a trial that lowers an open limit with few executions in flight: in
+/// mean times between two answers, until another call waits beside it, and as a part of the base.
 const HOLD_ANSWERS: f64 = 1.5;
 const HOLD_MAX: f64 = 0.25;
 /// Decrease of the limit with each answer until it is at the target, so that the server always has
-/// requests.
+/// executions.
 const STEP: f64 = 0.5;
 
 /// A trial in progress.
@@ -39,7 +39,7 @@ const STEP: f64 = 0.5;
 pub(super) struct LimitTrial {
     /// Limit before; `None`: open.
     pub(super) previous: Option<f64>,
-    /// Requests in flight before.
+    /// Executions in flight before.
     pub(super) flights: f64,
     /// The limit on trial.
     pub(super) target: f64,
@@ -92,7 +92,7 @@ impl LimitTrial {
             flights,
             target,
             base: before.mean,
-            items_before: before.here,
+            items_before: before.items_present,
             began: now,
             need,
             target_reached: None,
@@ -122,14 +122,20 @@ impl LimitTrial {
     /// Returns the instant until which a call may be held by a trial that lowers an open limit;
     /// `None` if a limit was in force before.
     pub(super) fn held_until(&self, arrived: Tick) -> Option<Tick> {
-        let has_few_requests = self.flights < f64::from(OPEN_MIN);
-        let share = if has_few_requests { (HOLD_ANSWERS / self.flights.max(1.0)).min(HOLD_MAX) } else { HOLD };
+        let has_few_executions = self.flights < f64::from(OPEN_MIN);
+        let share = if has_few_executions { (HOLD_ANSWERS / self.flights.max(1.0)).min(HOLD_MAX) } else { HOLD };
         self.previous.is_none().then(|| after_nanos(arrived, self.base * share))
     }
 
-    /// Records an answer under the limit in force. `beside`: requests in flight at its dispatch,
-    /// itself included. Returns the result if the trial is over.
-    pub(super) fn observe(&mut self, now: Tick, limit: f64, beside: u32, done: &Completion) -> Option<TrialResult> {
+    /// Records an answer under the limit in force. `in_flight`: executions in flight at its
+    /// dispatch, itself included. Returns the result if the trial is over.
+    pub(super) fn observe(
+        &mut self,
+        now: Tick,
+        limit: f64,
+        in_flight: u32,
+        done: &ExecutionEnd,
+    ) -> Option<TrialResult> {
         if self.target_reached.is_none() && limit <= self.target {
             self.target_reached = Some(now);
         }
@@ -139,7 +145,7 @@ impl LimitTrial {
             self.sum_here += to_f64(done.items_in_system) * to_f64(items);
             self.count += items;
             self.calls += if items > 0 { u64::from(done.calls) } else { 0 };
-            if f64::from(beside) >= FULL_PART * self.target {
+            if f64::from(in_flight) >= FULL_PART * self.target {
                 self.binding_items += items;
             }
         }
@@ -172,11 +178,11 @@ mod tests {
     /// Returns `true` if a lower limit is kept under which each call took 8 of 10 ms, with this
     /// many items in the system.
     fn is_accepted(here: u64) -> bool {
-        let before = SojournBase { mean: 10e6, here: 20.0 };
+        let before = SojournBase { mean: 10e6, items_present: 20.0 };
         let mut trial = LimitTrial::new(Tick(0), Some(20.0), 20.0, 14.0, before, 24);
         let answer = |at: u64| {
             let arrived = Tick(at.saturating_sub(8_000_000));
-            Completion { items_in_system: here, ..Completion::new(true, 1, arrived, arrived, 6, 64) }
+            ExecutionEnd { items_in_system: here, ..ExecutionEnd::new(true, 1, arrived, arrived, 6, 64) }
         };
         assert!(trial.observe(Tick(1), 14.0, 14, &answer(1)).is_none());
         let mut answers = (1..).map(|number| 8_000_000 + number * 100_000);
@@ -190,11 +196,11 @@ mod tests {
     }
     #[test]
     fn one_call_of_many_items_does_not_end_a_trial() {
-        let before = SojournBase { mean: 10e6, here: 20.0 };
+        let before = SojournBase { mean: 10e6, items_present: 20.0 };
         let mut trial = LimitTrial::new(Tick(0), Some(20.0), 20.0, 14.0, before, 24);
         let slow = |at: u64| {
             let arrived = Tick(at.saturating_sub(10_300_000));
-            Completion { items: 12, items_in_system: 20, ..Completion::new(true, 1, arrived, arrived, 6, 64) }
+            ExecutionEnd { items: 12, items_in_system: 20, ..ExecutionEnd::new(true, 1, arrived, arrived, 6, 64) }
         };
         trial.observe(Tick(1), 14.0, 14, &slow(1));
         assert!(trial.observe(Tick(11_000_000), 14.0, 14, &slow(11_000_000)).is_none());

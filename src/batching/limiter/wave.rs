@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use super::super::math::{round_to_u64, to_f64};
 use super::super::tick::Tick;
 use super::curve::Knee;
-use super::level::nanos_between;
+use super::latency_line::nanos_between;
 
 /// Minimum number of calls of a wave: a mean of fewer shows little.
 const CALLS_MIN: usize = 8;
@@ -64,7 +64,7 @@ enum WaveStage {
 #[derive(Debug, Clone, Copy)]
 struct WaveCall {
     sent: Tick,
-    /// Requests in flight when it was sent, itself included.
+    /// Executions in flight when it was sent, itself included.
     in_flight: u32,
     /// Latency in nanoseconds; `None` until it is answered.
     latency: Option<f64>,
@@ -76,7 +76,7 @@ struct WaveCall {
 struct WavePair {
     first: Vec<WaveCall>,
     second: Vec<WaveCall>,
-    /// Requests in flight once the first wave was sent; their mean after a change of the server.
+    /// Executions in flight once the first wave was sent; their mean after a change of the server.
     in_flight: f64,
 }
 

@@ -89,45 +89,45 @@ mod tests {
 
     #[test]
     fn contents_match_btree_map() {
-        let (mut shelf, mut map, mut random) = (CallMap::default(), BTreeMap::new(), 1_u64);
+        let (mut call_map, mut map, mut random) = (CallMap::default(), BTreeMap::new(), 1_u64);
         for turn in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let id = CallId((turn / 20 + (random >> 40) % 100).saturating_sub(50));
             if random >> 63 == 0 {
-                assert_eq!(shelf.remove(id), map.remove(&id));
+                assert_eq!(call_map.remove(id), map.remove(&id));
             } else if let Entry::Vacant(entry) = map.entry(id) {
                 entry.insert(random);
-                shelf.insert(id, random);
+                call_map.insert(id, random);
             }
-            assert_eq!((shelf.get(id), shelf.len()), (map.get(&id), map.len()));
-            assert_eq!(shelf.first(), map.first_key_value().map(|(_, value)| value));
-            assert_eq!(shelf.places.len() - shelf.free.len(), map.len());
+            assert_eq!((call_map.get(id), call_map.len()), (map.get(&id), map.len()));
+            assert_eq!(call_map.first(), map.first_key_value().map(|(_, value)| value));
+            assert_eq!(call_map.places.len() - call_map.free.len(), map.len());
         }
-        assert!(shelf.values_rev().eq(map.values().rev()));
-        assert!(shelf.clone().into_values().eq(map.values().copied()));
+        assert!(call_map.values_rev().eq(map.values().rev()));
+        assert!(call_map.clone().into_values().eq(map.values().copied()));
         for id in map.into_keys() {
-            assert!(shelf.remove(id).is_some() && shelf.get(id).is_none());
+            assert!(call_map.remove(id).is_some() && call_map.get(id).is_none());
         }
-        assert!(shelf.is_empty());
+        assert!(call_map.is_empty());
     }
 
     #[test]
     fn freed_places_are_reused() {
-        let mut shelf = CallMap::default();
+        let mut call_map = CallMap::default();
         for id in 0..10_000 {
-            shelf.insert(CallId(id), ());
+            call_map.insert(CallId(id), ());
             if id >= 100 {
-                shelf.remove(CallId(id - 100));
+                call_map.remove(CallId(id - 100));
             }
         }
-        assert!(shelf.places.len() <= 101);
+        assert!(call_map.places.len() <= 101);
     }
 
     #[test]
     fn capacity_is_released_after_a_peak() {
-        let mut shelf = CallMap::default();
-        (0..10_000).for_each(|id| shelf.insert(CallId(id), ()));
-        assert!((0..10_000).all(|id| shelf.remove(CallId(id)).is_some()));
-        assert!(shelf.places.capacity() <= ROOM_MAX && shelf.free.capacity() <= ROOM_MAX);
+        let mut call_map = CallMap::default();
+        (0..10_000).for_each(|id| call_map.insert(CallId(id), ()));
+        assert!((0..10_000).all(|id| call_map.remove(CallId(id)).is_some()));
+        assert!(call_map.places.capacity() <= ROOM_MAX && call_map.free.capacity() <= ROOM_MAX);
     }
 }

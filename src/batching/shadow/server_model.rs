@@ -165,7 +165,7 @@ impl ServerModel {
         let beside = u32::try_from(self.passing.len() + 1).unwrap_or(u32::MAX);
         self.closed_loop.on_dispatch(beside);
         let Call { id, key, cost_class, items, weight, .. } = *call;
-        let work = (!call.alone).then_some(MergeableWork { key, class: cost_class, items, weight });
+        let work = (!call.unmergeable).then_some(MergeableWork { key, class: cost_class, items, weight });
         if work.is_some() {
             *self.in_flight.entry(key).or_default() += 1;
         }

@@ -90,8 +90,8 @@ fn summarize(run: &ForwardedRun) -> (u64, u64, u64) {
     let (mut latency, mut answered, mut sent, mut batches) = (0, 0, 0, 0);
     for would in &run.would {
         match would {
-            ShadowOutcome::Leave { items, .. } => (sent, batches) = (sent + u64::from(*items), batches + 1),
-            ShadowOutcome::End { how: ShadowEnd::Answered, latency: took, .. } => {
+            ShadowOutcome::Dispatched { items, .. } => (sent, batches) = (sent + u64::from(*items), batches + 1),
+            ShadowOutcome::End { end: ShadowEnd::Answered, latency: took, .. } => {
                 latency += nanos(*took);
                 answered += 1;
             }
@@ -117,7 +117,7 @@ fn no_prediction_before_eight_lone_calls() {
     assert_eq!(shadow.on_arrival(at, at, &Call::new(CallId(8))), ShadowArrival::Simulated);
     shadow.advance(Tick::from_millis(3000));
     let outcomes = shadow.take_outcomes();
-    let [ShadowOutcome::Leave { items: 1, .. }, ShadowOutcome::End { latency, how: ShadowEnd::Answered, .. }] =
+    let [ShadowOutcome::Dispatched { items: 1, .. }, ShadowOutcome::End { latency, end: ShadowEnd::Answered, .. }] =
         &outcomes[..]
     else {
         panic!("{outcomes:?}")
@@ -253,7 +253,7 @@ fn a_cancelled_call_leaves_the_shadow_too() {
     let outcomes = ends(shadow.take_outcomes());
     assert_eq!(outcomes.len(), 4, "{outcomes:?}");
     assert!(
-        outcomes.iter().all(|one| matches!(one, ShadowOutcome::End { how: ShadowEnd::Cancelled, .. })),
+        outcomes.iter().all(|one| matches!(one, ShadowOutcome::End { end: ShadowEnd::Cancelled, .. })),
         "{outcomes:?}"
     );
     shadow.advance(Tick::from_millis(9000));
@@ -405,7 +405,7 @@ fn predictions_match_the_core_for_servers_of_each_kind() {
         assert!(off(predicted, latency) < 200, "{name}: {predicted} ns predicted, {latency} ns in fact");
         assert!(off(batch, real_batch) < 150, "{name}: {batch} items predicted, {real_batch} in fact, by 1000");
         let least = run.would.iter().filter_map(|would| match would {
-            ShadowOutcome::End { how: ShadowEnd::Answered, latency, .. } => Some(nanos(*latency)),
+            ShadowOutcome::End { end: ShadowEnd::Answered, latency, .. } => Some(nanos(*latency)),
             _ => None,
         });
         assert!(least.min().unwrap() >= takes(1), "{name}: less than the fastest lone call");
@@ -452,7 +452,7 @@ fn forward_closed_loop(mut real: RealServer, callers: u64, calls: u64, keys: u64
         answers.insert((*place, sent), caller);
         let call = Call { key: KeyId(1 + caller % keys), ..Call::new(CallId(sent)) };
         predicted += u64::from(shadow.on_arrival(Tick(at), Tick(at), &call) != ShadowArrival::Unlearned);
-        while let Some((class, input)) = shadow.plan_due() {
+        while let Some((class, input)) = shadow.take_due_plan_input() {
             shadow.set_plan(class, super::super::plan::solve(&input));
         }
         would.extend(shadow.take_outcomes());
@@ -463,7 +463,7 @@ fn forward_closed_loop(mut real: RealServer, callers: u64, calls: u64, keys: u64
 
 fn least_latency(run: &ForwardedRun) -> u64 {
     let answered = run.would.iter().filter_map(|would| match would {
-        ShadowOutcome::End { how: ShadowEnd::Answered, latency, .. } => Some(nanos(*latency)),
+        ShadowOutcome::End { end: ShadowEnd::Answered, latency, .. } => Some(nanos(*latency)),
         _ => None,
     });
     answered.min().unwrap()
@@ -515,5 +515,5 @@ fn a_closed_loop_before_a_server_that_stops_answering_ends_in_the_simulation() {
     let mut run = forward_closed_loop(real, 16, 600, 1);
     run.shadow.advance(Tick(3_600_000_000_000));
     let ended = run.shadow.take_outcomes().len();
-    assert!(ended < 3 * usize::try_from(FOLLOWING_MAX).unwrap(), "{ended}");
+    assert!(ended < 3 * usize::try_from(FOLLOW_UPS_MAX).unwrap(), "{ended}");
 }

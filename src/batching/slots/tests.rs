@@ -137,47 +137,51 @@ impl SlotBench {
 #[test]
 fn four_slots_are_found_from_one() {
     for seed in 0..20 {
-        let mut world = SlotBench::new(Server::new(4, 200_000, 8 * MS), 16, seed);
-        world.run(400);
-        assert_eq!(world.slots.in_use(), 4, "seed {seed}");
-        let pace = world.pace(2000);
+        let mut simulation = SlotBench::new(Server::new(4, 200_000, 8 * MS), 16, seed);
+        simulation.run(400);
+        assert_eq!(simulation.slots.in_use(), 4, "seed {seed}");
+        let pace = simulation.pace(2000);
         assert!(pace > 4 * 125 * 97 / 100, "all four are kept busy: {pace} with seed {seed}");
-        assert!((4..=5).contains(&world.slots.in_use()), "{} with seed {seed}", world.slots.in_use());
+        assert!((4..=5).contains(&simulation.slots.in_use()), "{} with seed {seed}", simulation.slots.in_use());
     }
 }
 
 #[test]
 fn a_dozen_slots_are_found_although_every_wait_is_then_short() {
     for seed in 0..10 {
-        let mut world = SlotBench::new(Server::new(12, 200_000, 8 * MS), 16, seed);
-        world.run(400);
-        let pace = world.pace(2000);
+        let mut simulation = SlotBench::new(Server::new(12, 200_000, 8 * MS), 16, seed);
+        simulation.run(400);
+        let pace = simulation.pace(2000);
         assert!(pace > 12 * 125 * 95 / 100, "all twelve are kept busy: {pace} with seed {seed}");
-        assert!((12..=13).contains(&world.slots.in_use()), "{} with seed {seed}", world.slots.in_use());
+        assert!((12..=13).contains(&simulation.slots.in_use()), "{} with seed {seed}", simulation.slots.in_use());
     }
 }
 
 #[test]
 fn two_slots_and_a_lead_are_found_on_a_server_with_host_work() {
     for seed in 0..10 {
-        let mut world = SlotBench::new(Server::new(2, 3 * MS, 10 * MS), 16, seed);
-        world.run(300);
-        let pace = world.pace(1000);
+        let mut simulation = SlotBench::new(Server::new(2, 3 * MS, 10 * MS), 16, seed);
+        simulation.run(300);
+        let pace = simulation.pace(1000);
         assert!(pace >= 190, "200 a second is all the device can do: {pace} with seed {seed}");
-        assert_eq!(world.slots.in_use(), 2, "seed {seed}");
-        assert!((2_200_000..3_800_000).contains(&world.slots.lead()), "{} with seed {seed}", world.slots.lead());
+        assert_eq!(simulation.slots.in_use(), 2, "seed {seed}");
+        assert!(
+            (2_200_000..3_800_000).contains(&simulation.slots.lead()),
+            "{} with seed {seed}",
+            simulation.slots.lead()
+        );
     }
 }
 
 #[test]
 fn slots_that_vanish_are_given_up() {
     for (seed, left) in [(1, 1), (2, 2), (3, 3), (4, 1), (5, 2)] {
-        let mut world = SlotBench::new(Server::new(4, 200_000, 8 * MS), 16, seed);
-        world.run(500);
-        assert!(world.slots.in_use() >= 4, "seed {seed}");
-        world.server.free.truncate(left);
-        world.run(400);
-        let found = usize::try_from(world.slots.in_use()).expect("small");
+        let mut simulation = SlotBench::new(Server::new(4, 200_000, 8 * MS), 16, seed);
+        simulation.run(500);
+        assert!(simulation.slots.in_use() >= 4, "seed {seed}");
+        simulation.server.free.truncate(left);
+        simulation.run(400);
+        let found = usize::try_from(simulation.slots.in_use()).expect("small");
         assert!(found >= left && found <= left + 1, "{found} of {left} with seed {seed}");
     }
 }
@@ -185,24 +189,24 @@ fn slots_that_vanish_are_given_up() {
 #[test]
 fn many_slots_that_vanish_at_once_are_given_up() {
     for seed in 0..5 {
-        let mut world = SlotBench::new(Server::new(12, 200_000, 8 * MS), 16, seed);
-        world.run(500);
-        assert!(world.slots.in_use() >= 12, "{} with seed {seed}", world.slots.in_use());
-        world.server.free.truncate(1);
-        world.run(1000);
-        assert!(world.slots.in_use() <= 2, "{} with seed {seed}", world.slots.in_use());
+        let mut simulation = SlotBench::new(Server::new(12, 200_000, 8 * MS), 16, seed);
+        simulation.run(500);
+        assert!(simulation.slots.in_use() >= 12, "{} with seed {seed}", simulation.slots.in_use());
+        simulation.server.free.truncate(1);
+        simulation.run(1000);
+        assert!(simulation.slots.in_use() <= 2, "{} with seed {seed}", simulation.slots.in_use());
     }
 }
 
 #[test]
 fn occasional_stalls_cost_no_slot() {
     for seed in 0..5 {
-        let mut world = SlotBench::new(Server::new(4, 200_000, 8 * MS), 16, seed);
-        world.server.stall_permille = 10;
-        world.run(500);
+        let mut simulation = SlotBench::new(Server::new(4, 200_000, 8 * MS), 16, seed);
+        simulation.server.stall_permille = 10;
+        simulation.run(500);
         for _ in 0..50 {
-            world.run(50);
-            assert!(world.slots.in_use() >= 4, "seed {seed}");
+            simulation.run(50);
+            assert!(simulation.slots.in_use() >= 4, "seed {seed}");
         }
     }
 }
@@ -210,12 +214,12 @@ fn occasional_stalls_cost_no_slot() {
 #[test]
 fn a_lead_of_the_hosts_work_is_found() {
     for seed in 0..20 {
-        let mut world = SlotBench::new(Server::new(1, 3 * MS, 10 * MS), 16, seed);
-        world.run(600);
-        let lead = world.slots.lead();
-        assert_eq!(world.slots.in_use(), 1, "seed {seed}");
+        let mut simulation = SlotBench::new(Server::new(1, 3 * MS, 10 * MS), 16, seed);
+        simulation.run(600);
+        let lead = simulation.slots.lead();
+        assert_eq!(simulation.slots.in_use(), 1, "seed {seed}");
         assert!((2_400_000..3_600_000).contains(&lead), "{lead} with seed {seed}");
-        let pace = world.pace(2000);
+        let pace = simulation.pace(2000);
         assert!(pace >= 95, "100 a second is all the device can do, 77 without a lead: {pace} with seed {seed}");
     }
 }
@@ -223,57 +227,57 @@ fn a_lead_of_the_hosts_work_is_found() {
 #[test]
 fn a_plain_server_keeps_one_slot_and_no_lead() {
     for seed in 0..20 {
-        let mut world = SlotBench::new(Server::new(1, 0, 8 * MS), 16, seed);
+        let mut simulation = SlotBench::new(Server::new(1, 0, 8 * MS), 16, seed);
         for _ in 0..100 {
-            world.run(30);
-            assert_eq!(world.slots.in_use(), 1, "seed {seed}");
+            simulation.run(30);
+            assert_eq!(simulation.slots.in_use(), 1, "seed {seed}");
         }
-        assert!(world.slots.lead() < 600_000, "{} with seed {seed}", world.slots.lead());
+        assert!(simulation.slots.lead() < 600_000, "{} with seed {seed}", simulation.slots.lead());
     }
 }
 
 #[test]
 fn a_lead_that_has_become_too_long_is_cut() {
-    let mut world = SlotBench::new(Server::new(1, 3 * MS, 10 * MS), 16, 3);
-    world.run(600);
-    world.server.time += world.server.host;
-    world.server.host = 0;
-    world.run(600);
-    assert!(world.slots.lead() < 800_000, "{}", world.slots.lead());
+    let mut simulation = SlotBench::new(Server::new(1, 3 * MS, 10 * MS), 16, 3);
+    simulation.run(600);
+    simulation.server.time += simulation.server.host;
+    simulation.server.host = 0;
+    simulation.run(600);
+    assert!(simulation.slots.lead() < 800_000, "{}", simulation.slots.lead());
 }
 
 #[test]
 fn the_slot_limit_is_never_exceeded() {
     for (slots, slots_max) in [(8, 3), (8, 1), (2, 2), (100, 64)] {
-        let mut world = SlotBench::new(Server::new(slots, 200_000, 8 * MS), slots_max, 5);
-        world.run(3000);
-        assert!(world.most_out <= slots_max, "{} of {slots_max}", world.most_out);
-        assert!(world.slots.in_use() <= slots_max);
+        let mut simulation = SlotBench::new(Server::new(slots, 200_000, 8 * MS), slots_max, 5);
+        simulation.run(3000);
+        assert!(simulation.most_out <= slots_max, "{} of {slots_max}", simulation.most_out);
+        assert!(simulation.slots.in_use() <= slots_max);
     }
 }
 
 #[test]
 fn a_lowered_slot_limit_holds_at_once() {
-    let mut world = SlotBench::new(Server::new(8, 200_000, 8 * MS), 16, 5);
-    world.run(1500);
-    world.slots_max = 2;
-    while world.in_flight() > 2 {
-        assert_ne!(world.decide(), SlotAvailability::Free);
-        world.complete_first();
+    let mut simulation = SlotBench::new(Server::new(8, 200_000, 8 * MS), 16, 5);
+    simulation.run(1500);
+    simulation.slots_max = 2;
+    while simulation.in_flight() > 2 {
+        assert_ne!(simulation.decide(), SlotAvailability::Free);
+        simulation.complete_first();
     }
-    world.most_out = 0;
-    world.run(200);
-    assert_eq!((world.most_out, world.slots.in_use()), (2, 2));
+    simulation.most_out = 0;
+    simulation.run(200);
+    assert_eq!((simulation.most_out, simulation.slots.in_use()), (2, 2));
 }
 
 #[test]
 fn no_more_than_one_batch_beyond_the_slots_is_out() {
-    let mut world = SlotBench::new(Server::new(4, 3 * MS, 10 * MS), 16, 8);
+    let mut simulation = SlotBench::new(Server::new(4, 3 * MS, 10 * MS), 16, 8);
     for _ in 0..2000 {
-        world.run(1);
-        assert!(world.in_flight() <= world.slots.in_use() + 2, "one beyond, before the last one came back");
-        if world.decide() == SlotAvailability::Free {
-            assert!(world.in_flight() <= world.slots.in_use());
+        simulation.run(1);
+        assert!(simulation.in_flight() <= simulation.slots.in_use() + 2, "one beyond, before the last one came back");
+        if simulation.decide() == SlotAvailability::Free {
+            assert!(simulation.in_flight() <= simulation.slots.in_use());
         }
     }
 }
@@ -290,42 +294,45 @@ fn an_idle_upstream_is_always_free() {
 #[test]
 fn without_a_known_curve_there_is_no_lead() {
     for seed in 0..50 {
-        let mut world = SlotBench::new(Server::new(4, 0, 8 * MS), 16, seed);
-        while world.samples < SAMPLES_MIN {
-            assert!(world.most_out <= 1, "seed {seed}");
-            world.run(1);
+        let mut simulation = SlotBench::new(Server::new(4, 0, 8 * MS), 16, seed);
+        while simulation.samples < SAMPLES_MIN {
+            assert!(simulation.most_out <= 1, "seed {seed}");
+            simulation.run(1);
         }
     }
 }
 
 #[test]
 fn forgetting_resets_slots_and_lead() {
-    let mut world = SlotBench::new(Server::new(4, 200_000, 8 * MS), 3, 1);
-    world.run(400);
-    assert_eq!(world.slots.in_use(), 3);
-    world.slots.forget();
-    assert_eq!((world.slots.in_use(), world.slots.lead()), (1, 0));
+    let mut simulation = SlotBench::new(Server::new(4, 200_000, 8 * MS), 3, 1);
+    simulation.run(400);
+    assert_eq!(simulation.slots.in_use(), 3);
+    simulation.slots.forget();
+    assert_eq!((simulation.slots.in_use(), simulation.slots.lead()), (1, 0));
 }
 
 #[test]
 fn the_expected_wait_is_the_rest_of_the_first_batch_minus_the_lead() {
-    let mut world = SlotBench::new(Server::new(1, 0, 8 * MS), 16, 2);
+    let mut simulation = SlotBench::new(Server::new(1, 0, 8 * MS), 16, 2);
     let due = Some(Tick(10 * MS));
-    assert_eq!(world.slots.expected_wait(1, due, Tick(4 * MS)), 6 * MS);
-    assert_eq!(world.slots.expected_wait(1, due, Tick(12 * MS)), 0, "an overdue batch is back any moment");
-    world.server.host = 3 * MS;
-    world.run(600);
-    let lead = world.slots.lead();
-    assert_eq!(world.slots.expected_wait(1, Some(Tick(world.now + 6 * MS)), Tick(world.now)), 6 * MS - lead);
+    assert_eq!(simulation.slots.expected_wait(1, due, Tick(4 * MS)), 6 * MS);
+    assert_eq!(simulation.slots.expected_wait(1, due, Tick(12 * MS)), 0, "an overdue batch is back any moment");
+    simulation.server.host = 3 * MS;
+    simulation.run(600);
+    let lead = simulation.slots.lead();
+    assert_eq!(
+        simulation.slots.expected_wait(1, Some(Tick(simulation.now + 6 * MS)), Tick(simulation.now)),
+        6 * MS - lead
+    );
 }
 
 #[test]
 fn a_batch_that_left_early_is_due_again_from_the_return_it_waited_for() {
-    let mut world = SlotBench::new(Server::new(1, 3 * MS, 10 * MS), 16, 2);
-    world.run(600);
-    let lead = world.slots.lead();
-    let (early, alone) = (world.slots.on_dispatch(Tick(0), 1), world.slots.on_dispatch(Tick(0), 0));
-    let due = |flight, back| world.slots.due_after_return(flight, Tick(13 * MS), Tick(back), 13 * MS);
+    let mut simulation = SlotBench::new(Server::new(1, 3 * MS, 10 * MS), 16, 2);
+    simulation.run(600);
+    let lead = simulation.slots.lead();
+    let (early, alone) = (simulation.slots.on_dispatch(Tick(0), 1), simulation.slots.on_dispatch(Tick(0), 0));
+    let due = |flight, back| simulation.slots.due_after_return(flight, Tick(13 * MS), Tick(back), 13 * MS);
     assert_eq!(due(&early, 5 * MS), Tick(18 * MS - lead));
     assert_eq!(due(&early, 0), Tick(13 * MS), "an early return does not make it faster than alone");
     assert_eq!(due(&alone, 5 * MS), Tick(13 * MS));
@@ -336,21 +343,21 @@ fn a_batch_that_left_early_is_due_again_from_the_return_it_waited_for() {
 
 #[test]
 fn no_wait_is_expected_beside_a_confirmed_slot() {
-    let mut world = SlotBench::new(Server::new(4, 200_000, 8 * MS), 16, 1);
-    world.run(1000);
-    let wait = world.slots.expected_wait(3, Some(Tick(world.now + 8 * MS)), Tick(world.now));
+    let mut simulation = SlotBench::new(Server::new(4, 200_000, 8 * MS), 16, 1);
+    simulation.run(1000);
+    let wait = simulation.slots.expected_wait(3, Some(Tick(simulation.now + 8 * MS)), Tick(simulation.now));
     assert!(wait < MS, "{wait}");
 }
 
 #[test]
 fn batches_of_a_doubtful_slot_are_no_samples_until_it_is_confirmed() {
-    let mut world = SlotBench::new(Server::new(2, 0, 8 * MS), 16, 1);
-    world.run(1000);
-    assert_eq!(world.slots.in_use(), 2);
+    let mut simulation = SlotBench::new(Server::new(2, 0, 8 * MS), 16, 1);
+    simulation.run(1000);
+    assert_eq!(simulation.slots.in_use(), 2);
     let mut beside = |extra: u64| {
-        let mut flight = world.slots.on_dispatch(Tick(0), 1);
+        let mut flight = simulation.slots.on_dispatch(Tick(0), 1);
         flight.on_other_return(Tick(4 * MS));
-        world.slots.on_completion(Tick(8 * MS + extra), &flight, 8 * MS)
+        simulation.slots.on_completion(Tick(8 * MS + extra), &flight, 8 * MS)
     };
     assert_eq!(beside(3 * MS), SampleUse::Beside, "one late batch proves nothing");
     // Three quarters of the possible wait: too little to give the slot up, and not late enough to
@@ -363,15 +370,15 @@ fn batches_of_a_doubtful_slot_are_no_samples_until_it_is_confirmed() {
         beside(0);
     }
     assert_eq!(beside(0), SampleUse::Beside);
-    assert_eq!(world.slots.in_use(), 2);
+    assert_eq!(simulation.slots.in_use(), 2);
 }
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let run = |seed| {
-        let mut world = SlotBench::new(Server::new(4, 3 * MS, 10 * MS), 16, seed);
-        world.run(1000);
-        (world.now, world.slots.in_use(), world.slots.lead())
+        let mut simulation = SlotBench::new(Server::new(4, 3 * MS, 10 * MS), 16, seed);
+        simulation.run(1000);
+        (simulation.now, simulation.slots.in_use(), simulation.slots.lead())
     };
     assert_eq!(run(6), run(6));
     assert_ne!(run(6), run(7));

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(super) use self::learned::unescape;
-use self::lock::Hold;
+use self::lock::DirLock;
 use crate::scheduler::LearnedState;
 use crate::upstream::ServerIdentity;
 
@@ -59,7 +59,7 @@ pub(super) struct StateDir {
 /// Ownership of the folder, shared by all ports of the process.
 #[derive(Debug)]
 struct Ownership {
-    hold: Hold,
+    lock: DirLock,
     /// Settings in force that are not written yet.
     settings: Option<String>,
 }
@@ -86,7 +86,7 @@ pub(super) enum LearnedFileOutcome {
 impl StateDir {
     /// Takes the folder for this process, unless another process holds it.
     pub(super) fn new(path: PathBuf, upstream: String) -> Self {
-        let held = Arc::new(Mutex::new(Ownership { hold: Hold::take(&path), settings: None }));
+        let held = Arc::new(Mutex::new(Ownership { lock: DirLock::take(&path), settings: None }));
         Self { path, learned: format!("{LEARNED}.json"), upstream, bytes_max: FILE_BYTES_MAX, held }
     }
 
@@ -130,12 +130,12 @@ impl StateDir {
     /// Takes the folder if its previous holder has ended, and writes the pending settings. Returns
     /// `true` if this process holds it.
     fn take_over(&self, held: &mut Ownership) -> io::Result<bool> {
-        if !held.hold.may_write() {
-            let now = Hold::take(&self.path);
-            if !matches!(now, Hold::Ours(_)) {
+        if !held.lock.may_write() {
+            let now = DirLock::take(&self.path);
+            if !matches!(now, DirLock::Held(_)) {
                 return Ok(false);
             }
-            held.hold = now;
+            held.lock = now;
             tracing::info!(folder = %self.path.display(), "the process that used the state folder has exited: learned values are now saved there");
         }
         held.settings.take().map_or(Ok(()), |text| write_settings(&self.path, &text))?;

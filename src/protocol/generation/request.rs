@@ -26,8 +26,8 @@ const OUTPUT_MAX: [&str; 6] =
     ["max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "num_predict", "n_predict"];
 /// Objects in which some servers expect these fields.
 const PARAMETERS: [&str; 3] = ["parameters", "sampling_params", "options"];
-/// Fields with further input that is not measured. The number of tokens that the server reports then
-/// says nothing about the prompt.
+/// Fields with further input that is not measured. The number of tokens that the server reports
+/// then gives no information about the prompt.
 const BESIDE: [&str; 9] = [
     "images",
     "tools",
@@ -47,12 +47,12 @@ const RESPONSES_MAX: u64 = 128;
 /// LMSYS-Chat-1M, a public collection of chats, 215 (Zheng et al., ICLR 2024). Without it, long
 /// responses would be free for callers that name no maximum.
 const OUTPUT_DEFAULT: u64 = 256;
-/// Images and other media are written as data URLs, whose length says nothing about tokens.
+/// Images and other media are written as data URLs, whose length gives no information about tokens.
 const DATA_URL: &[u8] = b"data:";
 /// Parts of the names of fields with media.
 const MEDIA: [&[u8]; 3] = [b"image", b"audio", b"video"];
 
-/// What is read of a request for text.
+/// The fields of a text request that the proxy reads.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct GenerationRequest {
     /// The model as written; empty if the body names none.
@@ -143,7 +143,8 @@ fn nested_output_max(doc: &[u8], object: Span) -> Option<u64> {
     Members::new(doc, object).filter(is_max).filter_map(|member| number(doc, member.value)).max()
 }
 
-/// Returns a non-negative integer; `None` for any other value, such as the -1 of an unlimited number.
+/// Returns a non-negative integer; `None` for any other value, such as the -1 of an unlimited
+/// number.
 fn number(doc: &[u8], value: Span) -> Option<u64> {
     std::str::from_utf8(value.of(doc)).ok()?.parse().ok()
 }

@@ -114,6 +114,6 @@ impl CanonicalWriter<'_> {
 
 /// Returns the pointers in `active` that continue through the child named `token`.
 fn pointers_through<'p>(active: &[&'p Pointer], depth: usize, token: &[u8]) -> Vec<&'p Pointer> {
-    let goes = |pointer: &&&Pointer| pointer.tokens().get(depth).is_some_and(|next| next.as_bytes() == token);
-    active.iter().filter(goes).copied().collect()
+    let continues = |pointer: &&&Pointer| pointer.tokens().get(depth).is_some_and(|next| next.as_bytes() == token);
+    active.iter().filter(continues).copied().collect()
 }

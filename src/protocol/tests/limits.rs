@@ -69,19 +69,22 @@ fn declared_signs_of_a_too_large_batch_are_recognised() {
 #[test]
 fn out_of_memory_is_recognised_in_the_errors_of_known_servers() {
     let endpoint = endpoint("/v1/embeddings", RouteProtocol::OpenAi);
-    let says =
+    let is_out_of_memory =
         |status: u16, body: &str| endpoint.is_out_of_memory(StatusCode::from_u16(status).unwrap(), body.as_bytes());
-    assert!(says(500, "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"));
-    assert!(says(500, r#"{"detail":"CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0)"}"#));
-    assert!(says(
+    assert!(is_out_of_memory(500, "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"));
+    assert!(is_out_of_memory(500, r#"{"detail":"CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0)"}"#));
+    assert!(is_out_of_memory(
         424,
         r#"{"error":"DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")","error_type":"Backend"}"#
     ));
-    assert!(says(503, r#"{"error":{"message":"torch.OutOfMemoryError"}}"#));
-    assert!(says(500, r#"{"error":"RESOURCE_EXHAUSTED: failed to allocate"}"#));
-    assert!(!says(500, r#"{"error":"division by zero"}"#));
-    assert!(!says(422, r#"{"error":"out of memory"}"#), "caused by the caller");
-    assert!(!says(500, r#"{"error":"bad input","input":"my cat is out of memory"}"#), "echoed input is no message");
+    assert!(is_out_of_memory(503, r#"{"error":{"message":"torch.OutOfMemoryError"}}"#));
+    assert!(is_out_of_memory(500, r#"{"error":"RESOURCE_EXHAUSTED: failed to allocate"}"#));
+    assert!(!is_out_of_memory(500, r#"{"error":"division by zero"}"#));
+    assert!(!is_out_of_memory(422, r#"{"error":"out of memory"}"#), "caused by the caller");
+    assert!(
+        !is_out_of_memory(500, r#"{"error":"bad input","input":"my cat is out of memory"}"#),
+        "echoed input is no message"
+    );
 }
 
 #[test]

@@ -4,9 +4,10 @@
 //! for each text. Every response adds an equation, scaled to a relative error so that long texts do
 //! not outweigh short ones. An equation that the rates miss by far has less weight (Huber), because
 //! a server may truncate a text or count something else. The normal equations decay, so that the
-//! rates follow a change of the server within about a hundred responses. A ridge towards the default
-//! rates decides what the responses do not show. The solution is found by projected coordinate
-//! descent (Gauss-Seidel), which keeps each rate within its bounds, from the previous solution.
+//! rates follow a change of the server within about a hundred responses. A ridge towards the
+//! default rates decides what the responses do not show. The solution is found by projected
+//! coordinate descent (Gauss-Seidel), which keeps each rate within its bounds, from the previous
+//! solution.
 
 use super::size::TextSize;
 use crate::batching::{round_to_u64, to_f64};
@@ -68,7 +69,7 @@ impl TokenRates {
 
     /// Learns from a response that reported this many tokens for texts of this size.
     pub(super) fn observe(&mut self, size: &TextSize, tokens: u64) {
-        // Token ids are known, and say nothing about text.
+        // Token ids are known, and give no information about text.
         let tokens = to_f64(tokens.saturating_sub(size.tokens));
         let points = size.latin.saturating_add(size.cjk).saturating_add(size.other);
         if points == 0 || tokens < 1.0 {

@@ -24,13 +24,13 @@ enum TensorEdit {
 /// the leader. `id` becomes the id of the shared call, which servers return.
 pub(crate) fn write_shared(members: &[&Call], id: &str, headers: &mut HeaderMap) -> Vec<u8> {
     let Some(leader) = members.first() else { return Vec::new() };
-    let Some(own) = &leader.tensors else { return Vec::new() };
+    let Some(leader_tensors) = &leader.tensors else { return Vec::new() };
     let all: Vec<(&Call, &TensorRequest)> =
         members.iter().filter_map(|call| Some((*call, call.tensors.as_ref()?))).collect();
     let mut body = Vec::with_capacity(members.iter().map(|call| call.body.len()).sum());
-    let mut from = 0;
-    for (span, edit) in edits(leader, own) {
-        body.extend_from_slice(Span { start: from, end: span.start }.of(&leader.body));
+    let mut copied_until = 0;
+    for (span, edit) in edits(leader, leader_tensors) {
+        body.extend_from_slice(Span { start: copied_until, end: span.start }.of(&leader.body));
         match edit {
             TensorEdit::Cut => {}
             TensorEdit::Id => body.extend_from_slice(&to_json_string(id)),
@@ -44,30 +44,30 @@ pub(crate) fn write_shared(members: &[&Call], id: &str, headers: &mut HeaderMap)
                 body.extend_from_slice(size.to_string().as_bytes());
             }
         }
-        from = span.end;
+        copied_until = span.end;
     }
-    let end = own.framing.tensors_start(&leader.body);
-    body.extend_from_slice(Span { start: from, end }.of(&leader.body));
+    let end = leader_tensors.framing.tensors_start(&leader.body);
+    body.extend_from_slice(Span { start: copied_until, end }.of(&leader.body));
     // The calls of a batch have the same type, or none.
     match leader.head.headers.get(header::CONTENT_TYPE) {
-        Some(_) if !own.framing.is_binary() => {}
+        Some(_) if !leader_tensors.framing.is_binary() => {}
         Some(content_type) => drop(headers.insert(header::CONTENT_TYPE, content_type.clone())),
         None => drop(headers.remove(header::CONTENT_TYPE)),
     }
-    if own.framing.is_binary() {
-        own.framing.write_length(body.len(), headers);
+    if leader_tensors.framing.is_binary() {
+        leader_tensors.framing.write_length(body.len(), headers);
     }
-    for index in 0..own.inputs.len() {
+    for index in 0..leader_tensors.inputs.len() {
         binary_parts(&all, index).for_each(|part| body.extend_from_slice(part));
     }
     body
 }
 
 /// Returns the replacements in document order.
-fn edits(leader: &Call, own: &TensorRequest) -> Vec<(Span, TensorEdit)> {
+fn edits(leader: &Call, leader_tensors: &TensorRequest) -> Vec<(Span, TensorEdit)> {
     let mut edits: Vec<(Span, TensorEdit)> = leader.found.cuts.iter().map(|cut| (*cut, TensorEdit::Cut)).collect();
-    edits.extend(own.id.map(|id| (id, TensorEdit::Id)));
-    for (index, input) in own.inputs.iter().enumerate() {
+    edits.extend(leader_tensors.id.map(|id| (id, TensorEdit::Id)));
+    for (index, input) in leader_tensors.inputs.iter().enumerate() {
         edits.push((input.rows, TensorEdit::Rows));
         edits.push(match &input.data {
             InputData::Json { elements, .. } => (*elements, TensorEdit::Elements(index)),

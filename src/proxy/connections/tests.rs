@@ -13,7 +13,7 @@ fn take(connections: &Arc<Connections>, peer: u8) -> Option<ClientConnectionPerm
 }
 
 #[tokio::test]
-async fn places_are_bounded_by_busy_connections_and_the_last_one_that_goes_is_noticed() {
+async fn busy_connections_are_limited_and_the_last_close_is_signalled() {
     let connections = connections(2);
     connections.wait_until_closed().await;
     let (one, two) = (take(&connections, 1).unwrap(), take(&connections, 1).unwrap());

@@ -69,17 +69,17 @@ pub(super) struct CountWindows {
 impl RecentCounts {
     pub(super) fn count(&mut self, would: &ShadowOutcome) {
         match would {
-            ShadowOutcome::Leave { members, items, .. } => {
+            ShadowOutcome::Dispatched { members, items, .. } => {
                 self.executions += 1;
                 self.carried.0 += members.len() as u64;
                 self.carried.1 += u64::from(*items);
             }
-            ShadowOutcome::End { how: ShadowEnd::Answered, latency, .. } => {
+            ShadowOutcome::End { end: ShadowEnd::Answered, latency, .. } => {
                 self.answered += 1;
                 self.latency += *latency;
             }
-            ShadowOutcome::End { how: ShadowEnd::Rejected | ShadowEnd::Expired, .. } => self.unserved += 1,
-            ShadowOutcome::End { how: ShadowEnd::Cancelled, .. } => {}
+            ShadowOutcome::End { end: ShadowEnd::Rejected | ShadowEnd::Expired, .. } => self.unserved += 1,
+            ShadowOutcome::End { end: ShadowEnd::Cancelled, .. } => {}
         }
     }
 

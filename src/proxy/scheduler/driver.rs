@@ -24,6 +24,7 @@ use super::exported_cap::ExportedCap;
 use super::ids::IdInterner;
 use super::key_diversity::{DecisionReport, KeyDiversity};
 use super::stream_tokens::ClassTokens;
+use super::waits::{DecisionRounds, QueueArrival};
 use super::{DriverEvent, ExecutionDetails, LearnedState, SLOTS_UNLIMITED, Submission, SubmitOutcome};
 use crate::batching::{
     BatchId, BatchOutcome, Batcher, CallId, CostClassId, Decision, ExpiryReason, PlanInput, ScopeId, Tick, solve,
@@ -52,6 +53,7 @@ struct Driver<'a> {
     /// known.
     pending_limits: Vec<PendingLimits>,
     queued: HashMap<CallId, QueuedCall>,
+    rounds: DecisionRounds,
     in_flight: HashMap<BatchId, InFlightExecution>,
     /// Differences between the merge keys of each cost class.
     key_diversity: KeyDiversity,
@@ -73,7 +75,7 @@ struct InFlightExecution {
 struct QueuedCall {
     submission: Box<Submission>,
     reply: oneshot::Sender<SubmitOutcome>,
-    arrived: Tick,
+    arrival: QueueArrival,
 }
 
 // === impl Driver ===
@@ -88,6 +90,7 @@ impl<'a> Driver<'a> {
             generation,
             ids: IdInterner::new(),
             queued: HashMap::new(),
+            rounds: DecisionRounds::default(),
             in_flight: HashMap::new(),
             items_cap: ExportedCap::default(),
             weight_cap: ExportedCap::default(),
@@ -275,8 +278,10 @@ impl<'a> Driver<'a> {
                         ExpiryReason::QueueFull => Failure::retry(FailureKind::QueueFull, self.core.retry_after()),
                     };
                     if let Some(queued) = self.remove_call(id) {
-                        let details =
-                            ExecutionDetails { queue_delay: now.since(queued.arrived), ..ExecutionDetails::default() };
+                        let details = ExecutionDetails {
+                            queue_delay: now.since(queued.arrival.at),
+                            ..ExecutionDetails::default()
+                        };
                         send_outcome(queued.reply, SubmitOutcome::Failed(failure, details));
                     }
                 }
@@ -287,6 +292,7 @@ impl<'a> Driver<'a> {
                 }
             }
         }
+        self.rounds.on_end(!self.in_flight.is_empty());
         let counts = self.core.counts();
         let slots_max = Some(counts.slots).filter(|slots| *slots < SLOTS_UNLIMITED);
         self.supervisor.metrics.set_queue_gauges(&counts, self.supervisor.config.limits.queue_items_max, slots_max);

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_parts_that_differ_the_one_that_joins_more_comes_first() {
+    fn key_parts_are_ordered_by_the_calls_they_would_join() {
         let (mut state, endpoint) = (KeyDiversity::default(), endpoint());
         for n in 0..12 {
             let (user, version) = (format!("u{n}"), format!("v{}", n % 2));

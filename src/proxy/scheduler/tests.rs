@@ -120,11 +120,15 @@ struct TestScheduler {
     submission: Submission,
 }
 
-fn world(backend: ScriptedBackend) -> TestScheduler {
-    world_with(backend, LearnedState::default(), None)
+fn start_scheduler(backend: ScriptedBackend) -> TestScheduler {
+    start_scheduler_with(backend, LearnedState::default(), None)
 }
 
-fn world_with(backend: ScriptedBackend, learned_state: LearnedState, learned: Option<Arc<Notify>>) -> TestScheduler {
+fn start_scheduler_with(
+    backend: ScriptedBackend,
+    learned_state: LearnedState,
+    learned: Option<Arc<Notify>>,
+) -> TestScheduler {
     let backend = Arc::new(backend);
     let metrics = Arc::new(Metrics::new("test"));
     let config = SchedulerConfig { limits: Limits::default(), seed: 1, learned_state, learned };
@@ -165,43 +169,48 @@ impl TestScheduler {
 
 #[tokio::test]
 async fn a_lone_call_gets_the_slot_and_gives_it_back_when_dropped() {
-    let world = world(ScriptedBackend::default());
-    drop(world.permit().await);
-    drop(world.permit().await);
-    world.until(|stats| stats.in_flight.load(Ordering::Relaxed) == 0).await;
+    let fixture = start_scheduler(ScriptedBackend::default());
+    let first = fixture.permit().await;
+    assert_eq!(first.details.held, None, "nothing else was in flight");
+    drop(first);
+    drop(fixture.permit().await);
+    fixture.until(|stats| stats.in_flight.load(Ordering::Relaxed) == 0).await;
 }
 
 #[tokio::test]
 async fn calls_that_wait_for_a_slot_leave_as_one_batch() {
-    let world = world(ScriptedBackend::default());
-    let permit = world.permit().await;
-    let waiting: Vec<_> = (0..3).map(|_| world.submit()).collect();
-    world.queued(3).await;
+    let fixture = start_scheduler(ScriptedBackend::default());
+    let permit = fixture.permit().await;
+    let waiting: Vec<_> = (0..3).map(|_| fixture.submit()).collect();
+    fixture.queued(3).await;
     drop(permit);
-    world.backend.release.notify_one();
+    fixture.backend.release.notify_one();
     for call in waiting {
         let SubmitOutcome::Reply(answer, details) = call.await.unwrap() else { panic!("expected a reply") };
         assert_eq!(&answer.reply.body[..], b"3");
         assert_eq!(details.batch_items, 3);
+        assert_eq!(details.held, Some(WaitReason::Limit));
     }
-    assert_eq!(*world.backend.sizes.lock().unwrap(), [3]);
+    assert_eq!(*fixture.backend.sizes.lock().unwrap(), [3]);
 }
 
 #[tokio::test]
 async fn calls_leave_one_by_one_until_the_published_limits_are_known_and_within_them_afterwards() {
-    let world =
-        world(ScriptedBackend { limits: Mutex::new(Some(LimitsLookUp::Pending)), ..ScriptedBackend::default() });
-    let permit = world.permit().await;
-    let waiting: Vec<_> = (0..4).map(|_| world.submit_with(true)).collect();
-    world.queued(4).await;
+    let fixture = start_scheduler(ScriptedBackend {
+        limits: Mutex::new(Some(LimitsLookUp::Pending)),
+        ..ScriptedBackend::default()
+    });
+    let permit = fixture.permit().await;
+    let waiting: Vec<_> = (0..4).map(|_| fixture.submit_with(true)).collect();
+    fixture.queued(4).await;
     drop(permit);
-    world.queued(3).await;
-    assert!(world.backend.sizes.lock().unwrap().is_empty(), "the first of them left alone");
+    fixture.queued(3).await;
+    assert!(fixture.backend.sizes.lock().unwrap().is_empty(), "the first of them left alone");
     let limits = PublishedLimits { items_max: Some(2), ..PublishedLimits::default() };
-    *world.backend.limits.lock().unwrap() = Some(LimitsLookUp::Known(Some(limits)));
+    *fixture.backend.limits.lock().unwrap() = Some(LimitsLookUp::Known(Some(limits)));
     let mut outcomes = Vec::new();
     for call in waiting {
-        world.backend.release.notify_one();
+        fixture.backend.release.notify_one();
         // The permit of a call that left alone is released when it is dropped.
         outcomes.push(match call.await.unwrap() {
             SubmitOutcome::Alone(_) => 1,
@@ -210,65 +219,65 @@ async fn calls_leave_one_by_one_until_the_published_limits_are_known_and_within_
         });
     }
     assert_eq!(outcomes, [1, 2, 2, 1]);
-    assert_eq!(*world.backend.sizes.lock().unwrap(), [2]);
+    assert_eq!(*fixture.backend.sizes.lock().unwrap(), [2]);
 }
 
 #[tokio::test]
 async fn a_caller_that_leaves_the_queue_is_never_sent() {
-    let world = world(ScriptedBackend::default());
-    let permit = world.permit().await;
-    let (stays, leaves) = (world.submit(), world.submit());
-    world.queued(2).await;
+    let fixture = start_scheduler(ScriptedBackend::default());
+    let permit = fixture.permit().await;
+    let (stays, leaves) = (fixture.submit(), fixture.submit());
+    fixture.queued(2).await;
     leaves.abort();
-    world.queued(1).await;
+    fixture.queued(1).await;
     drop(permit);
     assert!(matches!(stays.await.unwrap(), SubmitOutcome::Alone(_)));
-    assert!(world.backend.sizes.lock().unwrap().is_empty());
+    assert!(fixture.backend.sizes.lock().unwrap().is_empty());
 }
 
 #[tokio::test]
 async fn a_batch_without_remaining_callers_is_aborted() {
-    let world = world(ScriptedBackend::default());
-    let permit = world.permit().await;
-    let waiting: Vec<_> = (0..2).map(|_| world.submit()).collect();
-    world.queued(2).await;
+    let fixture = start_scheduler(ScriptedBackend::default());
+    let permit = fixture.permit().await;
+    let waiting: Vec<_> = (0..2).map(|_| fixture.submit()).collect();
+    fixture.queued(2).await;
     drop(permit);
-    world.until(|stats| stats.shared_batches.load(Ordering::Relaxed) == 1).await;
+    fixture.until(|stats| stats.shared_batches.load(Ordering::Relaxed) == 1).await;
     for call in waiting {
         call.abort();
     }
-    world.backend.aborted.notified().await;
-    world.until(|stats| stats.in_flight.load(Ordering::Relaxed) == 0).await;
+    fixture.backend.aborted.notified().await;
+    fixture.until(|stats| stats.in_flight.load(Ordering::Relaxed) == 0).await;
 }
 
 #[tokio::test]
 async fn a_panic_of_the_backend_fails_its_own_batch_only() {
-    let world = world(ScriptedBackend { panics: true, ..ScriptedBackend::default() });
-    let permit = world.permit().await;
-    let waiting: Vec<_> = (0..2).map(|_| world.submit()).collect();
-    world.queued(2).await;
+    let fixture = start_scheduler(ScriptedBackend { panics: true, ..ScriptedBackend::default() });
+    let permit = fixture.permit().await;
+    let waiting: Vec<_> = (0..2).map(|_| fixture.submit()).collect();
+    fixture.queued(2).await;
     drop(permit);
-    world.backend.release.notify_one();
+    fixture.backend.release.notify_one();
     for call in waiting {
         let SubmitOutcome::Failed(failure, _) = call.await.unwrap() else { panic!("expected a failure") };
         assert_eq!(failure.kind, FailureKind::Internal);
     }
-    drop(world.permit().await);
+    drop(fixture.permit().await);
 }
 
 #[tokio::test]
 async fn a_panic_of_the_driver_fails_its_calls_and_serves_the_next() {
-    let world = world(ScriptedBackend::default());
-    let permit = world.permit().await;
-    let waiting = world.submit();
-    world.queued(1).await;
-    world.scheduler.handle.panic().await;
+    let fixture = start_scheduler(ScriptedBackend::default());
+    let permit = fixture.permit().await;
+    let waiting = fixture.submit();
+    fixture.queued(1).await;
+    fixture.scheduler.handle.panic().await;
     let SubmitOutcome::Failed(failure, _) = waiting.await.unwrap() else { panic!("expected a failure") };
     assert_eq!(failure.kind, FailureKind::Internal);
-    let fresh = world.permit().await;
+    let fresh = fixture.permit().await;
     drop(permit);
-    let second = world.submit();
-    world.queued(1).await;
+    let second = fixture.submit();
+    fixture.queued(1).await;
     drop(fresh);
     assert!(
         matches!(second.await.unwrap(), SubmitOutcome::Alone(_)),
@@ -278,35 +287,35 @@ async fn a_panic_of_the_driver_fails_its_calls_and_serves_the_next() {
 
 #[tokio::test]
 async fn three_panics_within_a_minute_fail_the_scheduler() {
-    let world = world(ScriptedBackend::default());
+    let fixture = start_scheduler(ScriptedBackend::default());
     for life in 0..3 {
-        world.scheduler.handle.panic().await;
+        fixture.scheduler.handle.panic().await;
         if life < 2 {
             // A call that is served shows that the driver has restarted.
-            while !matches!(world.submit().await.unwrap(), SubmitOutcome::Alone(_)) {}
+            while !matches!(fixture.submit().await.unwrap(), SubmitOutcome::Alone(_)) {}
         }
     }
-    world.scheduler.failed().await;
+    fixture.scheduler.failed().await;
 }
 
 #[tokio::test]
 async fn new_limits_hold_at_once_and_also_after_a_panic() {
-    let world = world(ScriptedBackend::default());
-    let permit = world.permit().await;
+    let fixture = start_scheduler(ScriptedBackend::default());
+    let permit = fixture.permit().await;
     let small = Limits { queue_items_max: 1, ..Limits::default() };
-    assert!(world.scheduler.handle.set_limits(small).await);
-    let queued = world.submit();
-    world.queued(1).await;
-    let full = async || match world.submit().await.unwrap() {
+    assert!(fixture.scheduler.handle.set_limits(small).await);
+    let queued = fixture.submit();
+    fixture.queued(1).await;
+    let full = async || match fixture.submit().await.unwrap() {
         SubmitOutcome::Failed(failure, _) => failure.kind,
         other => panic!("expected a rejection, got {other:?}"),
     };
     assert_eq!(full().await, FailureKind::QueueFull);
-    world.scheduler.handle.panic().await;
+    fixture.scheduler.handle.panic().await;
     assert!(matches!(queued.await.unwrap(), SubmitOutcome::Failed(..)));
-    let fresh = world.permit().await;
-    let _queued = world.submit();
-    world.queued(1).await;
+    let fresh = fixture.permit().await;
+    let _queued = fixture.submit();
+    fixture.queued(1).await;
     assert_eq!(full().await, FailureKind::QueueFull);
     drop((permit, fresh));
 }
@@ -314,7 +323,7 @@ async fn new_limits_hold_at_once_and_also_after_a_panic() {
 #[tokio::test]
 async fn a_scheduler_starts_with_the_learned_state_of_another() {
     let learned = Arc::new(Notify::new());
-    let first = world_with(ScriptedBackend::default(), LearnedState::default(), Some(learned.clone()));
+    let first = start_scheduler_with(ScriptedBackend::default(), LearnedState::default(), Some(learned.clone()));
     for _ in 0..3 {
         let mut permit = first.permit().await;
         permit.set_outcome(BatchOutcome::Ok);
@@ -324,7 +333,7 @@ async fn a_scheduler_starts_with_the_learned_state_of_another() {
     let learned_state = first.scheduler.handle.snapshot().await.unwrap();
     let name = &first.submission.call.cost_class;
     assert_eq!(learned_state.classes.iter().map(|(name, _)| name).collect::<Vec<_>>(), [name]);
-    let second = world_with(ScriptedBackend::default(), learned_state.clone(), None);
+    let second = start_scheduler_with(ScriptedBackend::default(), learned_state.clone(), None);
     let report = second.scheduler.handle.report().await.unwrap();
     let cost = &report.classes.first().unwrap().1;
     assert!(cost.samples > 0 && !cost.points.is_empty(), "{cost:?}");

@@ -94,7 +94,7 @@ impl Proxy {
         );
         // The limits that a server publishes are looked up in the background. A call that arrives
         // before they are known does not wait for them.
-        let source = endpoint.limits_source(&call, self.backend.is_tei());
+        let source = endpoint.limits_source(&call, self.backend.publishes_info());
         let look_up = source.as_ref().map(|source| self.backend.published_limits(source));
         let published = look_up.and_then(LimitsLookUp::limits);
         let batches_itself = published.filter(|_| endpoint.needs_info).map(|limits| limits.batches_itself);
@@ -133,7 +133,7 @@ impl Proxy {
     ) -> Call {
         let Some(preparing) = self.backend.prepare_call(&call) else { return call };
         let deadline = ends_at().map(|at| self.clock.instant(at));
-        let prepared = await_preparation(preparing, deadline, &self.cut).await;
+        let prepared = await_preparation(preparing, deadline, &self.shutdown).await;
         call.weight = prepared.weight.unwrap_or(call.weight);
         call.attachment = prepared.attachment;
         call

@@ -45,8 +45,8 @@ impl Backend for BatchExecutor {
         published_limits(&self.0, source)
     }
 
-    fn is_tei(&self) -> bool {
-        self.0.identity.is_tei()
+    fn publishes_info(&self) -> bool {
+        self.0.identity.publishes_info()
     }
 
     fn batches_text(&self) -> Option<bool> {

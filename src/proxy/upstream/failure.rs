@@ -1,4 +1,4 @@
-//! Reasons for which a call to the model server received no response head.
+//! Errors of sending a call upstream before a response head arrives.
 //!
 //! All clients return them: on an HTTP/1 connection (`http1`, `pinned`), on a shared connection
 //! (`client`), and on the connections of one client (`concurrent`).
@@ -7,7 +7,7 @@ use super::permits::NoPermit;
 use crate::error::{Failure, FailureKind};
 use crate::tls::TlsFailure;
 
-/// Reason for which a call received no response head.
+/// An error of sending a call upstream before a response head arrives.
 #[derive(Debug)]
 pub(super) enum SendError {
     /// No connection was established, and nothing was sent.
@@ -19,7 +19,7 @@ pub(super) enum SendError {
     /// The connection broke. The call may have been executed.
     Broken,
     /// All connections are in use, and nothing was sent.
-    Full,
+    ConnectionsFull,
     /// The request's body was evicted from the buffers before it was complete.
     Evicted,
 }
@@ -31,7 +31,7 @@ impl SendError {
     pub(super) fn from_connect_error(error: &std::io::Error) -> Self {
         match error.get_ref() {
             Some(error) if error.is::<TlsFailure>() => Self::Tls,
-            Some(error) if error.is::<NoPermit>() => Self::Full,
+            Some(error) if error.is::<NoPermit>() => Self::ConnectionsFull,
             _ => Self::Refused,
         }
     }
@@ -41,7 +41,7 @@ impl SendError {
             Self::Refused => FailureKind::UpstreamRefused,
             Self::Tls | Self::NotHttp2 => FailureKind::UpstreamTls,
             Self::Broken => FailureKind::UpstreamBroken,
-            Self::Full => FailureKind::ConnectionsFull,
+            Self::ConnectionsFull => FailureKind::ConnectionsFull,
             Self::Evicted => FailureKind::BytesFull,
         }
     }

@@ -10,8 +10,7 @@ use http::HeaderMap;
 use http::header::SERVER;
 use tokio::sync::watch;
 
-use crate::protocol::headers::is_tei_response;
-use crate::protocol::is_engine;
+use crate::protocol::{headers, is_engine};
 
 /// Maximum length of a stored name in bytes. Real names are shorter.
 const NAME_MAX: usize = 256;
@@ -29,11 +28,11 @@ pub struct ServerIdentity {
 #[derive(Debug, Default)]
 pub(super) struct IdentityWatch {
     latest: watch::Sender<ServerIdentity>,
-    /// One more than the number of recoveries of the server at its last response to a client's
-    /// call; 0 before the first.
-    answered: AtomicU64,
-    /// Set by a response with a header of TEI.
-    is_tei: AtomicBool,
+    /// Number of recoveries of the server at its last response to a client's call, plus one, so
+    /// that 0 means that there was no response yet.
+    recoveries_at_last_answer: AtomicU64,
+    /// Set by a response that shows that the server publishes its limits in a document.
+    publishes_info: AtomicBool,
 }
 
 // === impl ServerIdentity ===
@@ -51,7 +50,7 @@ impl ServerIdentity {
 
     /// Fills missing properties from `other`.
     #[must_use]
-    pub fn or(self, other: &Self) -> Self {
+    pub fn with_missing_from(self, other: &Self) -> Self {
         Self { server: self.server.or_else(|| other.server.clone()), model: self.model.or_else(|| other.model.clone()) }
     }
 
@@ -69,12 +68,13 @@ impl IdentityWatch {
         self.latest.subscribe()
     }
 
-    /// Stores the `Server` header of a response, and whether it is one of TEI.
-    pub(super) fn on_response(&self, headers: &HeaderMap) {
-        if is_tei_response(headers) {
-            self.is_tei.store(true, Ordering::Relaxed);
+    /// Stores the `Server` header of a response, and whether the response shows that the server
+    /// publishes its limits in a document.
+    pub(super) fn on_response(&self, response: &HeaderMap) {
+        if headers::publishes_info(response) {
+            self.publishes_info.store(true, Ordering::Relaxed);
         }
-        let Some(name) = headers.get(SERVER).and_then(|name| name.to_str().ok()).map(truncate_name) else { return };
+        let Some(name) = response.get(SERVER).and_then(|name| name.to_str().ok()).map(truncate_name) else { return };
         // The value nearly always matches, and a read lock does not block other responses.
         if self.latest.borrow().server.as_deref() != Some(name) {
             self.latest.send_modify(|known| known.server = Some(name.to_owned()));
@@ -85,12 +85,12 @@ impl IdentityWatch {
     /// recovered this many times.
     pub(super) fn on_client_response(&self, headers: &HeaderMap, recoveries: u64) {
         self.on_response(headers);
-        self.answered.store(recoveries.saturating_add(1), Ordering::Relaxed);
+        self.recoveries_at_last_answer.store(recoveries.saturating_add(1), Ordering::Relaxed);
     }
 
     /// Returns `true` if a client's call was answered since the last of these recoveries.
     pub(super) fn has_answered(&self, recoveries: u64) -> bool {
-        self.answered.load(Ordering::Relaxed) > recoveries
+        self.recoveries_at_last_answer.load(Ordering::Relaxed) > recoveries
     }
 
     /// Returns `true` if the latest response was that of an engine for text generation.
@@ -98,9 +98,9 @@ impl IdentityWatch {
         self.latest.borrow().server.as_deref().is_some_and(is_engine)
     }
 
-    /// Returns `true` if a response was one of TEI.
-    pub(super) fn is_tei(&self) -> bool {
-        self.is_tei.load(Ordering::Relaxed)
+    /// Returns `true` if a response showed that the server publishes its limits in a document.
+    pub(super) fn publishes_info(&self) -> bool {
+        self.publishes_info.load(Ordering::Relaxed)
     }
 
     /// Stores the model that the server published.
@@ -127,8 +127,11 @@ mod tests {
     #[test]
     fn only_parts_known_of_both_identities_can_differ() {
         let before = identity(Some("tei/1.8"), Some("bge a1"));
-        assert_eq!(identity(Some("tei/1.9"), None).or(&before), identity(Some("tei/1.9"), Some("bge a1")));
-        assert_eq!(identity(None, None).or(&before), before);
+        assert_eq!(
+            identity(Some("tei/1.9"), None).with_missing_from(&before),
+            identity(Some("tei/1.9"), Some("bge a1"))
+        );
+        assert_eq!(identity(None, None).with_missing_from(&before), before);
         assert_eq!(identity(None, Some("bge a1")).differs_from(&before), None);
         assert_eq!(identity(Some("tei/1.8"), Some("bge a2")).differs_from(&before), Some(("bge a2", "bge a1")));
         assert_eq!(identity(Some("tei/1.9"), None).differs_from(&before), Some(("tei/1.9", "tei/1.8")));

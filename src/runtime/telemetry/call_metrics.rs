@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use metrics::{Counter, SharedString};
 use strum::VariantArray as _;
 
-use super::names::{EXPIRE_REASONS, HoldReason, Metric, Outcome, REJECT_REASONS};
+use super::names::{EXPIRE_REASONS, Metric, Outcome, REJECT_REASONS, WaitReason};
 use super::registry::Metrics;
 use crate::error::FailureKind;
 
@@ -72,7 +72,7 @@ impl Metrics {
     }
 
     /// Records calls that are dispatched after they waited for `reason`.
-    pub fn record_held_calls(&self, reason: HoldReason, calls: u64) {
+    pub fn record_held_calls(&self, reason: WaitReason, calls: u64) {
         self.shared.calls.held[reason as usize].increment(calls);
     }
 

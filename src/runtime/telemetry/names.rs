@@ -13,8 +13,8 @@ mod proxy_metrics;
 
 pub use self::controller_metrics::{AdmissionResult, ControllerMetric, EventResult, WriteResult};
 pub use self::labels::{
-    EXPIRE_REASONS, FloodReason, HandshakeResult, HoldReason, OTHER_ROUTE, Outcome, OverheadStage, REJECT_REASONS,
-    RelayReason, ReloadResult, SLO_RESULTS, UnpredictedReason, VerifyResult,
+    EXPIRE_REASONS, FloodReason, HandshakeResult, OTHER_ROUTE, Outcome, OverheadStage, REJECT_REASONS, RelayReason,
+    ReloadResult, SLO_RESULTS, UnpredictedReason, VerifyResult, WaitReason,
 };
 pub use self::proxy_metrics::Metric;
 pub use super::kind::MetricKind;

@@ -14,7 +14,7 @@ use super::{BatchingServer, REFUSAL, duration, millis};
 #[derive(Debug)]
 pub(crate) struct EngineState {
     spec: BatchingServer,
-    draw: RandomStream,
+    random: RandomStream,
     /// Batches in the front end, in order of sending.
     arriving: VecDeque<BatchPart>,
     /// Batches, or the rest of one, that wait for an iteration.
@@ -26,7 +26,7 @@ pub(crate) struct EngineState {
     /// Instant at which the thread of the front end is free.
     front_free: Tick,
     /// Number of items from their arrival to the end of their iteration.
-    inside: u32,
+    items_inside: u32,
     /// Total time of the iterations.
     busy_millis: f64,
 }
@@ -46,43 +46,43 @@ struct BatchPart {
 // === impl EngineState ===
 
 impl EngineState {
-    pub(super) fn new(spec: BatchingServer, draw: RandomStream) -> Self {
+    pub(super) fn new(spec: BatchingServer, random: RandomStream) -> Self {
         Self {
             spec,
-            draw,
+            random,
             arriving: VecDeque::new(),
             queue: VecDeque::new(),
             round: Vec::new(),
             left: BTreeMap::new(),
             front_free: Tick::default(),
-            inside: 0,
+            items_inside: 0,
             busy_millis: 0.0,
         }
     }
 
-    pub(super) fn submit(&mut self, now: Tick, id: SimBatchId, load: BatchLoad, agenda: &mut EventQueue) {
+    pub(super) fn submit(&mut self, now: Tick, id: SimBatchId, load: BatchLoad, events: &mut EventQueue) {
         let too_large = load.items > self.spec.batch_items_max;
-        if too_large || self.inside + load.items > self.spec.items_inside_max {
+        if too_large || self.items_inside + load.items > self.spec.items_inside_max {
             let status = if too_large { ResponseStatus::TooLarge { limit: None } } else { ResponseStatus::Overloaded };
-            agenda.schedule(now.after(self.spec.round_trip + REFUSAL), SimEvent::Answer(id, status));
+            events.schedule(now.after(self.spec.round_trip + REFUSAL), SimEvent::Answer(id, status));
             return;
         }
-        self.inside += load.items;
+        self.items_inside += load.items;
         let weight = load.sum / u64::from(load.items.max(1));
         self.arriving.push_back(BatchPart { id, items: load.items, weight, max: load.max });
         self.left.insert(id, load.items);
         let starts = self.front_free.max(now.after(self.spec.round_trip / 2));
         self.front_free = starts.after(self.spec.front + self.spec.front_item * load.items);
-        agenda.schedule(self.front_free, SimEvent::Upstream(UpstreamStep::Enter));
+        events.schedule(self.front_free, SimEvent::Upstream(UpstreamStep::Enter));
     }
 
-    pub(super) fn step(&mut self, now: Tick, step: UpstreamStep, agenda: &mut EventQueue) {
+    pub(super) fn step(&mut self, now: Tick, step: UpstreamStep, events: &mut EventQueue) {
         match step {
             UpstreamStep::Enter => self.queue.extend(self.arriving.pop_front()),
-            UpstreamStep::IterationEnd => self.finish(now, agenda),
+            UpstreamStep::IterationEnd => self.finish(now, events),
             UpstreamStep::Done(..) | UpstreamStep::Slots | UpstreamStep::Tick(_) => {}
         }
-        self.iterate(now, agenda);
+        self.iterate(now, events);
     }
 
     pub(super) fn busy_share(&self, now: Tick) -> f64 {
@@ -91,20 +91,20 @@ impl EngineState {
     }
 
     /// Ends an iteration, and answers the batches without unfinished items.
-    fn finish(&mut self, now: Tick, agenda: &mut EventQueue) {
+    fn finish(&mut self, now: Tick, events: &mut EventQueue) {
         for part in self.round.drain(..) {
-            self.inside -= part.items;
+            self.items_inside -= part.items;
             let Some(left) = self.left.get_mut(&part.id) else { continue };
             *left -= part.items;
             if *left == 0 {
                 self.left.remove(&part.id);
-                agenda.schedule(now.after(self.spec.round_trip / 2), SimEvent::Answer(part.id, ResponseStatus::Ok));
+                events.schedule(now.after(self.spec.round_trip / 2), SimEvent::Answer(part.id, ResponseStatus::Ok));
             }
         }
     }
 
     /// Begins an iteration if none is in progress and batches are queued.
-    fn iterate(&mut self, now: Tick, agenda: &mut EventQueue) {
+    fn iterate(&mut self, now: Tick, events: &mut EventQueue) {
         if !self.round.is_empty() || self.queue.is_empty() {
             return;
         }
@@ -128,8 +128,8 @@ impl EngineState {
                 self.queue.pop_front();
             }
         }
-        let time = self.spec.curve.millis(load) * (self.draw.normal() * self.spec.sigma).exp();
+        let time = self.spec.curve.millis(load) * (self.random.normal() * self.spec.sigma).exp();
         self.busy_millis += time;
-        agenda.schedule(now.after(duration(time)), SimEvent::Upstream(UpstreamStep::IterationEnd));
+        events.schedule(now.after(duration(time)), SimEvent::Upstream(UpstreamStep::IterationEnd));
     }
 }

@@ -15,7 +15,7 @@ use super::{REFUSAL, SlotServer, duration, millis};
 #[derive(Debug)]
 pub(crate) struct SlotServerState {
     spec: SlotServer,
-    draw: RandomStream,
+    random: RandomStream,
     /// Batches in transit or in host work before the slots, in order of sending.
     arriving: VecDeque<(SimBatchId, BatchLoad)>,
     /// Batches that wait for a slot.
@@ -31,28 +31,36 @@ pub(crate) struct SlotServerState {
 // === impl SlotServerState ===
 
 impl SlotServerState {
-    pub(super) fn new(spec: SlotServer, draw: RandomStream) -> Self {
-        Self { spec, draw, arriving: VecDeque::new(), queue: VecDeque::new(), running: 0, served: 0, busy_millis: 0.0 }
-    }
-
-    pub(super) fn start(&self, agenda: &mut EventQueue) {
-        for (at, _) in &self.spec.slot_changes {
-            agenda.schedule(*at, SimEvent::Upstream(UpstreamStep::Slots));
+    pub(super) fn new(spec: SlotServer, random: RandomStream) -> Self {
+        Self {
+            spec,
+            random,
+            arriving: VecDeque::new(),
+            queue: VecDeque::new(),
+            running: 0,
+            served: 0,
+            busy_millis: 0.0,
         }
     }
 
-    pub(super) fn submit(&mut self, now: Tick, id: SimBatchId, load: BatchLoad, agenda: &mut EventQueue) {
+    pub(super) fn start(&self, events: &mut EventQueue) {
+        for (at, _) in &self.spec.slot_changes {
+            events.schedule(*at, SimEvent::Upstream(UpstreamStep::Slots));
+        }
+    }
+
+    pub(super) fn submit(&mut self, now: Tick, id: SimBatchId, load: BatchLoad, events: &mut EventQueue) {
         if let Some(status) = self.refusal(now, load) {
-            agenda.schedule(now.after(self.spec.round_trip + REFUSAL), SimEvent::Answer(id, status));
+            events.schedule(now.after(self.spec.round_trip + REFUSAL), SimEvent::Answer(id, status));
             return;
         }
         self.arriving.push_back((id, load));
         let jitter = self.draw_jitter();
         let enters = now.after(self.spec.round_trip / 2 + self.spec.host_before + jitter);
-        agenda.schedule(enters, SimEvent::Upstream(UpstreamStep::Enter));
+        events.schedule(enters, SimEvent::Upstream(UpstreamStep::Enter));
     }
 
-    pub(super) fn step(&mut self, now: Tick, step: UpstreamStep, agenda: &mut EventQueue) {
+    pub(super) fn step(&mut self, now: Tick, step: UpstreamStep, events: &mut EventQueue) {
         match step {
             // Transit keeps the order of sending.
             UpstreamStep::Enter => self.queue.extend(self.arriving.pop_front()),
@@ -60,11 +68,11 @@ impl SlotServerState {
                 self.running -= 1;
                 let jitter = self.draw_jitter();
                 let back = now.after(self.spec.host_after + self.spec.round_trip / 2 + jitter);
-                agenda.schedule(back, SimEvent::Answer(id, status));
+                events.schedule(back, SimEvent::Answer(id, status));
             }
             UpstreamStep::Slots | UpstreamStep::IterationEnd | UpstreamStep::Tick(_) => {}
         }
-        self.fill(now, agenda);
+        self.fill(now, events);
     }
 
     pub(super) fn busy_share(&self, now: Tick) -> f64 {
@@ -103,7 +111,7 @@ impl SlotServerState {
     }
 
     /// Begins executions while batches wait and slots are free.
-    fn fill(&mut self, now: Tick, agenda: &mut EventQueue) {
+    fn fill(&mut self, now: Tick, events: &mut EventQueue) {
         while self.running < self.slots(now) {
             let Some((id, load)) = self.queue.pop_front() else { return };
             let mut time = self.draw_execution_time(now, load);
@@ -113,7 +121,7 @@ impl SlotServerState {
             }
             self.running += 1;
             self.busy_millis += time;
-            agenda.schedule(now.after(duration(time)), SimEvent::Upstream(UpstreamStep::Done(id, status)));
+            events.schedule(now.after(duration(time)), SimEvent::Upstream(UpstreamStep::Done(id, status)));
         }
     }
 
@@ -121,18 +129,18 @@ impl SlotServerState {
     /// feature does not change other draws.
     fn draw_jitter(&mut self) -> Duration {
         let mean = self.spec.jitter;
-        if mean.is_zero() { mean } else { duration(self.draw.exponential(millis(mean))) }
+        if mean.is_zero() { mean } else { duration(self.random.exponential(millis(mean))) }
     }
 
     /// Draws the time of an execution that begins now, in milliseconds.
     fn draw_execution_time(&mut self, now: Tick, load: BatchLoad) -> f64 {
         let spec = &self.spec;
-        let mut time = spec.curve.millis(load) * (self.draw.normal() * spec.sigma).exp();
+        let mut time = spec.curve.millis(load) * (self.random.normal() * spec.sigma).exp();
         time *= 1.0 + spec.contention * f64::from(self.running);
         if let Some(stalls) = spec.stalls
-            && self.draw.bernoulli(stalls.share)
+            && self.random.bernoulli(stalls.share)
         {
-            time += self.draw.exponential(millis(stalls.mean));
+            time += self.random.exponential(millis(stalls.mean));
         }
         if let Some((_, factor)) = spec.shift.filter(|(from, _)| now >= *from) {
             time *= factor;

@@ -18,28 +18,28 @@ use super::{SharedServer, Slowdown, duration, millis, nanos};
 #[derive(Debug)]
 pub(crate) struct SharedServerState {
     spec: SharedServer,
-    draw: RandomStream,
-    /// Min-heap of the requests inside: the virtual work, in nanoseconds, at which a request
+    random: RandomStream,
+    /// Min-heap of the running requests: the virtual work, in nanoseconds, at which a request
     /// completes, and its number of active items.
-    inside: BinaryHeap<Reverse<(u64, SimBatchId, u32)>>,
+    running: BinaryHeap<Reverse<(u64, SimBatchId, u32)>>,
     active: u32,
     /// Accumulated virtual work, in milliseconds, and the instant at which it was computed.
     work: f64,
     at: Tick,
-    /// Number of the newest event. Earlier events are obsolete.
-    newest: u32,
+    /// Number of the latest event. Earlier events are obsolete.
+    latest_event: u32,
     busy_millis: f64,
 }
 
 // === impl SharedServerState ===
 
 impl SharedServerState {
-    pub(super) fn new(spec: SharedServer, draw: RandomStream) -> Self {
+    pub(super) fn new(spec: SharedServer, random: RandomStream) -> Self {
         let at = Tick::default();
-        Self { spec, draw, inside: BinaryHeap::new(), active: 0, work: 0.0, at, newest: 0, busy_millis: 0.0 }
+        Self { spec, random, running: BinaryHeap::new(), active: 0, work: 0.0, at, latest_event: 0, busy_millis: 0.0 }
     }
 
-    pub(super) fn submit(&mut self, now: Tick, id: SimBatchId, load: BatchLoad, agenda: &mut EventQueue) {
+    pub(super) fn submit(&mut self, now: Tick, id: SimBatchId, load: BatchLoad, events: &mut EventQueue) {
         self.advance(now);
         let (work, active) = match self.spec.slowdown {
             Slowdown::Cores(_) => (self.spec.curve.millis(load) * self.draw_noise(), 1),
@@ -50,24 +50,24 @@ impl SharedServerState {
             }
         };
         self.active += active;
-        self.inside.push(Reverse((nanos(self.work + work), id, active)));
-        self.schedule(now, agenda);
+        self.running.push(Reverse((nanos(self.work + work), id, active)));
+        self.schedule(now, events);
     }
 
-    pub(super) fn step(&mut self, now: Tick, step: UpstreamStep, agenda: &mut EventQueue) {
-        if !matches!(step, UpstreamStep::Tick(number) if number == self.newest) {
+    pub(super) fn step(&mut self, now: Tick, step: UpstreamStep, events: &mut EventQueue) {
+        if !matches!(step, UpstreamStep::Tick(number) if number == self.latest_event) {
             return;
         }
         self.advance(now);
-        while let Some(&Reverse((due, id, active))) = self.inside.peek() {
+        while let Some(&Reverse((due, id, active))) = self.running.peek() {
             if due > nanos(self.work) + 1 {
                 break;
             }
-            self.inside.pop();
+            self.running.pop();
             self.active -= active;
-            agenda.schedule(now, SimEvent::Answer(id, ResponseStatus::Ok));
+            events.schedule(now, SimEvent::Answer(id, ResponseStatus::Ok));
         }
-        self.schedule(now, agenda);
+        self.schedule(now, events);
     }
 
     pub(super) fn busy_share(&self, now: Tick) -> f64 {
@@ -93,15 +93,15 @@ impl SharedServerState {
         self.at = now;
     }
 
-    fn schedule(&mut self, now: Tick, agenda: &mut EventQueue) {
-        self.newest = self.newest.wrapping_add(1);
-        if let Some(Reverse((due, ..))) = self.inside.peek() {
+    fn schedule(&mut self, now: Tick, events: &mut EventQueue) {
+        self.latest_event = self.latest_event.wrapping_add(1);
+        if let Some(Reverse((due, ..))) = self.running.peek() {
             let left = (*due as f64 / 1e6 - self.work).max(0.0) / self.speed();
-            agenda.schedule(now.after(duration(left)), SimEvent::Upstream(UpstreamStep::Tick(self.newest)));
+            events.schedule(now.after(duration(left)), SimEvent::Upstream(UpstreamStep::Tick(self.latest_event)));
         }
     }
 
     fn draw_noise(&mut self) -> f64 {
-        (self.draw.normal() * self.spec.sigma).exp()
+        (self.random.normal() * self.spec.sigma).exp()
     }
 }

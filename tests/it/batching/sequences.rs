@@ -153,7 +153,7 @@ impl ModelledCore {
                         cost_class: CostClassId(class),
                         scope: ScopeId(scope),
                         tenant: TenantId(tenant.into()),
-                        alone,
+                        unmergeable: alone,
                         replayable: true,
                         deadline,
                         items,

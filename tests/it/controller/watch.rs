@@ -112,7 +112,7 @@ async fn existing_objects_are_listed_and_changes_are_followed() {
 }
 
 #[tokio::test]
-async fn a_list_of_many_comes_in_pages() {
+async fn a_long_list_is_paginated() {
     let api = FakeApiServer::start().await;
     for number in 0..1200 {
         api.put(service(&format!("s{number}")));

@@ -77,7 +77,7 @@ async fn a_server_that_does_not_accept_is_given_up_after_the_connect_timeout() {
 }
 
 #[tokio::test]
-async fn a_call_alone_whose_answer_breaks_off_is_an_honest_502() {
+async fn a_truncated_response_to_an_unbatched_call_is_502() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     for said in [
         "",

@@ -155,7 +155,7 @@ impl KeyQueue<'_> {
             DispatchPolicy::Static { delay, .. } => (head.arrived.after(delay), delay),
         };
         let (calls_max, _) = inputs.merge_limit(&head.call);
-        if head.call.alone || calls_max <= self.calls.len().min(2) {
+        if head.call.unmergeable || calls_max <= self.calls.len().min(2) {
             return DispatchTime::Now(DispatchCause::Idle);
         }
         let caps = inputs.caps(scope);
@@ -206,7 +206,7 @@ impl KeyQueue<'_> {
             return None;
         }
         let by = if bounded == SizeMeasure::Items { DispatchCause::Full } else { DispatchCause::Weight };
-        if inputs.draining || cut.unbatched_reason.is_some() || self.head().call.alone || cut.bound != Some(by) {
+        if inputs.draining || cut.unbatched_reason.is_some() || self.head().call.unmergeable || cut.bound != Some(by) {
             return None;
         }
         let scope = inputs.limits.scope(self.head().call.scope);
@@ -259,7 +259,7 @@ impl KeyQueue<'_> {
             retest: None,
             trial: false,
         };
-        if head.alone {
+        if head.unmergeable {
             return alone(None);
         }
         if head.items > caps.items {
@@ -284,7 +284,7 @@ impl KeyQueue<'_> {
         // exclusive value, goes alone, or the maximum number of members is reached.
         for QueuedCall { call, .. } in &self.calls {
             if expected.calls > 0 {
-                if call.alone || expected.calls >= calls_max {
+                if call.unmergeable || expected.calls >= calls_max {
                     break;
                 }
                 expected.bound = if items + call.items > fill {

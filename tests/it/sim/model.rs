@@ -458,7 +458,7 @@ impl Model {
         self.in_flight.insert(
             batch.id,
             InFlightBatch {
-                key: (!members[0].call.alone).then_some(batch.key),
+                key: (!members[0].call.unmergeable).then_some(batch.key),
                 class: batch.cost_class,
                 scope,
                 size,

@@ -180,7 +180,7 @@ impl RunParameters {
             cost_class,
             tenant: TenantId(if draw.chance(400) { 0 } else { draw.count(0, self.tenants - 1).into() }),
             scope,
-            alone,
+            unmergeable: alone,
             replayable: true,
             deadline,
             fallback_deadline: later,

@@ -97,7 +97,7 @@ impl fmt::Display for Event {
                     tenant_weight,
                     priority,
                     scope,
-                    alone,
+                    unmergeable,
                     deadline,
                     items,
                     weight,
@@ -118,7 +118,7 @@ impl fmt::Display for Event {
                     write!(f, ", weight {tenant_weight} priority {}", priority.0)?;
                 }
                 write!(f, ", {items} items, weight {}, {bytes} bytes", weight.sum)?;
-                if *alone {
+                if *unmergeable {
                     f.write_str(", alone")?;
                 }
                 if !exclusive.is_empty() {

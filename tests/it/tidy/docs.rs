@@ -9,8 +9,8 @@ use groupage::error::FailureKind;
 use groupage::injector;
 use groupage::protocol::{MismatchKind, ProtocolLabel, UnmergeableReason};
 use groupage::telemetry::names::{
-    AdmissionResult, ControllerMetric, EXPIRE_REASONS, EventResult, FloodReason, HoldReason, Metric, MetricKind,
-    Outcome, OverheadStage, REJECT_REASONS, RelayReason, ReloadResult, SLO_RESULTS, UnpredictedReason, VerifyResult,
+    AdmissionResult, ControllerMetric, EXPIRE_REASONS, EventResult, FloodReason, Metric, MetricKind, Outcome,
+    OverheadStage, REJECT_REASONS, RelayReason, ReloadResult, SLO_RESULTS, UnpredictedReason, VerifyResult, WaitReason,
     WriteResult,
 };
 use strum::VariantArray as _;
@@ -96,7 +96,7 @@ fn the_metrics_page_matches_the_list_in_the_code() {
     row("`protocol`", ProtocolLabel::VARIANTS.iter().map(|word| word.as_str()).collect());
     row("`cause`", DispatchCause::ALL.iter().map(|word| word.as_str()).collect());
     row("`reason` of calls", UnmergeableReason::VARIANTS.iter().map(|word| word.as_str()).collect());
-    row("`reason` of held calls", HoldReason::VARIANTS.iter().map(|word| word.as_str()).collect());
+    row("`reason` of held calls", WaitReason::VARIANTS.iter().map(|word| word.as_str()).collect());
     row("`reason` of rejected items", REJECT_REASONS.iter().map(|kind| kind.reason()).collect());
     row("`reason` of expired items", EXPIRE_REASONS.iter().map(|kind| kind.reason()).collect());
     row(
@@ -161,7 +161,7 @@ fn metric_names_follow_the_conventions_and_are_defined_in_one_place() {
 #[test]
 fn label_words_are_lower_case_and_unique() {
     let lists: [Vec<&str>; 13] = [
-        HoldReason::VARIANTS.iter().map(|word| word.as_str()).collect(),
+        WaitReason::VARIANTS.iter().map(|word| word.as_str()).collect(),
         AdmissionResult::VARIANTS.iter().map(|word| word.as_str()).collect(),
         WriteResult::VARIANTS.iter().map(|word| word.as_str()).collect(),
         EventResult::VARIANTS.iter().map(|word| word.as_str()).collect(),

@@ -7,7 +7,7 @@ const URGENT: PriorityId = PriorityId(0);
 const BULK: PriorityId = PriorityId(1);
 
 fn of(priority: PriorityId, id: u64) -> Call {
-    Call { priority, alone: true, ..call(id) }
+    Call { priority, unmergeable: true, ..call(id) }
 }
 
 /// Returns a core with call 1 in flight and bulk calls in all 9 places of its queue.

@@ -81,7 +81,7 @@ impl MergeBench {
 }
 
 #[test]
-fn two_refused_batches_in_a_row_end_merging_and_a_whole_one_between_them_does_not() {
+fn merging_is_suspended_after_two_consecutive_refusals_only() {
     let mut bench = MergeBench::eager();
     bench.batch(0, 1, REFUSED);
     bench.batch(0, 1, BatchOutcome::Ok);
@@ -204,7 +204,7 @@ fn a_server_that_never_answers_a_list_costs_two_batches() {
 }
 
 #[test]
-fn an_odd_key_goes_alone_and_three_of_them_end_merging_for_the_class() {
+fn one_failing_key_is_quarantined_and_three_suspend_the_class() {
     let mut bench = MergeBench::eager();
     bench.batch(0, 1, BatchOutcome::Ok);
     bench.batch(0, 2, BatchOutcome::Mismatched);
@@ -309,7 +309,7 @@ fn a_key_that_worked_an_hour_ago_is_no_longer_waited_for() {
 }
 
 #[test]
-fn one_odd_key_that_comes_first_does_not_keep_merging_suspended_for_the_others() {
+fn a_failing_first_key_does_not_extend_the_suspension_of_other_keys() {
     let mut bench = MergeBench::eager();
     (0..2).for_each(|_| bench.batch(0, 1, REFUSED));
     assert_eq!((bench.bound(30, 1), bench.bound(30, 2)), (MergeLimit::Alone(None), MergeLimit::Trial));

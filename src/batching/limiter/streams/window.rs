@@ -2,7 +2,7 @@
 
 use super::super::super::math::to_f64;
 use super::super::super::tick::Tick;
-use super::super::level::nanos_between;
+use super::super::latency_line::nanos_between;
 
 /// Number of answers in a part of a measurement: their mean time to the first token is known to an
 /// eighth if its deviation from call to call is a half.
@@ -41,7 +41,8 @@ pub(super) struct StreamWindow {
     ended: u32,
     /// Number of those with no call of the class in the queue.
     unqueued: u32,
-    /// Number of the answers that count; under a limit, only the ones to calls that were sent since.
+    /// Number of the answers that count; under a limit, only the ones to calls that were sent
+    /// since.
     answers: u32,
     /// Sum of their times to the first token, in nanoseconds.
     first_token: f64,
@@ -145,8 +146,8 @@ impl RateVariation {
         self.variance += (change * change / 2.0 - self.variance) / f64::from(self.changes);
     }
 
-    /// Returns the standard error of the mean rate of some parts, as a part of it; infinite while it
-    /// is unknown.
+    /// Returns the standard error of the mean rate of some parts, as a part of it; infinite while
+    /// it is unknown.
     fn error(self, parts: u32) -> f64 {
         if self.changes < CHANGES.0 { f64::INFINITY } else { (self.variance / f64::from(parts)).sqrt() }
     }

@@ -3,8 +3,8 @@
 use super::super::ordering::OrderingTest;
 use super::*;
 
-fn ordered(world: ServerModel, callers: usize, mergeable: bool) -> ClosedLoop {
-    let mut callers = ClosedLoop::new(world, callers, mergeable);
+fn ordered(server: ServerModel, callers: usize, mergeable: bool) -> ClosedLoop {
+    let mut callers = ClosedLoop::new(server, callers, mergeable);
     callers.flow.set_ordered(Tick(0), true);
     callers
 }
@@ -42,14 +42,14 @@ fn a_limit_for_order_follows_the_server() {
     let mut callers = ordered(SERIAL, 48, false);
     callers.run(5000);
     assert!(limit_of(&callers) <= 3);
-    callers.world.workers = 64;
+    callers.server.workers = 64;
     callers.run(3000);
     assert!(callers.run(1000) >= 2200, "directly there are 2400");
-    callers.world.workers = 4;
+    callers.server.workers = 4;
     callers.run(15_000);
     assert!(callers.run(1000) >= 190, "directly there are 200");
     // Slower and with more room at once.
-    callers.world = ServerModel { workers: 64, lone: 400 * MS, ..SERIAL };
+    callers.server = ServerModel { workers: 64, lone: 400 * MS, ..SERIAL };
     callers.run(10_000);
     assert!(callers.run(4000) >= 440, "directly there are 480");
 }
@@ -95,7 +95,7 @@ fn calls_queue_where_a_batch_costs_as_much_as_its_calls() {
 fn calls_are_merged_again_once_the_server_is_slower() {
     let mut callers = ordered(ServerModel { per_item: 1.0, ..SERIAL }, 48, true);
     callers.run(60_000);
-    callers.world = ServerModel { lone: 100 * MS, per_item: 0.05, ..SERIAL };
+    callers.server = ServerModel { lone: 100 * MS, per_item: 0.05, ..SERIAL };
     callers.run(15_000);
     assert!(callers.run(2000) >= 150, "directly there are 20");
 }
@@ -115,12 +115,12 @@ fn streamed(ordered: bool) -> usize {
     let mut flow = ConcurrencyLimiter::new();
     flow.set_ordered(Tick(0), ordered);
     let (mut idle, mut free, mut answered) = (0, 0, 0);
-    let mut flights: Vec<(u64, u64, super::super::FlightRecord, u64)> = Vec::new();
+    let mut flights: Vec<(u64, u64, super::super::InFlightExecution, u64)> = Vec::new();
     for now in (0..40_000).map(|ms| ms * MS) {
         idle += usize::from(now % (5 * MS) == 0 && now < 48 * 5 * MS);
         while let Some(at) = flights.iter().position(|(_, end, ..)| *end <= now) {
             let (first, _, mark, sent) = flights.swap_remove(at);
-            let done = Completion::new(true, 1, Tick(sent), Tick(sent), idle as u64, 64);
+            let done = ExecutionEnd::new(true, 1, Tick(sent), Tick(sent), idle as u64, 64);
             let first_byte = std::time::Duration::from_nanos(first - sent);
             flow.on_completion(Tick(now), &mark, done.with_first_byte(Some(first_byte)));
             idle += 1;
@@ -128,15 +128,17 @@ fn streamed(ordered: bool) -> usize {
         }
         while idle > 0 {
             let queued = idle as u64;
-            let ask = PermitRequest { now: Tick(now), unbatched: true, arrived: Tick(now), has_second: false, queued };
-            let permit = flow.permit(&ask);
+            let request =
+                PermitRequest { now: Tick(now), unbatched: true, arrived: Tick(now), has_second: false, queued };
+            let permit = flow.permit(&request);
             if matches!(permit, Permit::Full | Permit::Hold(_)) {
                 break;
             }
             idle -= 1;
-            let departure = Departure { items: 1, calls: 1, unbatched: true, permit, queued: idle as u64, expected: 0 };
+            let start =
+                ExecutionStart { items: 1, calls: 1, unbatched: true, permit, queued: idle as u64, expected: 0 };
             free = now.max(free) + 20 * MS;
-            flights.push((free, free + 3000 * MS, flow.on_dispatch(Tick(now), &departure), now));
+            flights.push((free, free + 3000 * MS, flow.on_dispatch(Tick(now), &start), now));
         }
     }
     answered
@@ -152,7 +154,7 @@ fn streams_are_not_held_by_their_first_bytes() {
 fn a_server_that_has_become_slower_keeps_its_order() {
     let mut callers = ordered(SERIAL, 48, false);
     callers.run(5000);
-    callers.world.lone = 50 * MS;
+    callers.server.lone = 50 * MS;
     for second in 0..30 {
         let answered = callers.run(1000);
         assert!(answered >= 18, "{answered} of 20 in second {second}");
@@ -166,7 +168,7 @@ fn a_limit_for_merging_that_is_kept_for_order_does_not_hide_room() {
     callers.run(5000);
     callers.mergeable = false;
     callers.run(3000);
-    callers.world.workers = 8;
+    callers.server.workers = 8;
     callers.run(3000);
     assert!(callers.run(1000) >= 370, "directly there are 400");
 }

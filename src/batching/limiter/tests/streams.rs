@@ -1,6 +1,6 @@
 //! Limits for generated streams, in front of a simulated engine that batches continuously.
 
-use super::super::FlightRecord;
+use super::super::InFlightExecution;
 use super::*;
 
 /// A simulated engine. Each step gives every running call one token; the first step of a call also
@@ -19,7 +19,7 @@ struct EngineModel {
 }
 
 struct Stream {
-    mark: FlightRecord,
+    mark: InFlightExecution,
     arrived: u64,
     sent: u64,
     first: u64,
@@ -66,15 +66,15 @@ impl Streams {
     fn send(&mut self) {
         while self.idle > 0 && !self.is_paused {
             let (now, queued) = (Tick(self.now), self.queued());
-            let ask = PermitRequest { now, unbatched: true, arrived: now, has_second: false, queued };
-            let permit = self.flow.permit(&ask);
+            let request = PermitRequest { now, unbatched: true, arrived: now, has_second: false, queued };
+            let permit = self.flow.permit(&request);
             if matches!(permit, Permit::Full | Permit::Hold(_)) {
                 return;
             }
             self.idle -= 1;
-            let departure =
-                Departure { items: 1, calls: 1, unbatched: true, permit, queued: self.queued(), expected: 0 };
-            let mark = self.flow.on_dispatch(now, &departure);
+            let start =
+                ExecutionStart { items: 1, calls: 1, unbatched: true, permit, queued: self.queued(), expected: 0 };
+            let mark = self.flow.on_dispatch(now, &start);
             self.calls += 1;
             // Lengths of a multiplicative congruential generator.
             let random = self.calls.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -146,7 +146,7 @@ impl Streams {
             for stream in ended {
                 let first_byte = std::time::Duration::from_nanos(stream.first - stream.sent);
                 let arrived = Tick(stream.arrived);
-                let done = Completion::new(true, 1, arrived, arrived, self.queued(), 1)
+                let done = ExecutionEnd::new(true, 1, arrived, arrived, self.queued(), 1)
                     .with_first_byte(Some(first_byte))
                     .with_tokens(Some(self.tokens));
                 self.flow.on_completion(Tick(self.now), &stream.mark, done);

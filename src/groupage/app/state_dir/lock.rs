@@ -17,18 +17,18 @@ const PID_BYTES_MAX: u64 = 10;
 
 /// Result of locking a folder.
 #[derive(Debug)]
-pub(super) enum Hold {
+pub(super) enum DirLock {
     /// This process holds the folder for the lifetime of this value.
-    Ours(#[expect(dead_code, reason = "closing it gives the lock back")] File),
+    Held(#[expect(dead_code, reason = "closing it gives the lock back")] File),
     /// Another process holds the folder; its process id, if readable.
-    Theirs(Option<u32>),
+    HeldByOther(Option<u32>),
     /// The state of the lock is unknown.
     Unknown(io::Error),
 }
 
-// === impl Hold ===
+// === impl DirLock ===
 
-impl Hold {
+impl DirLock {
     /// Takes the folder, unless another process holds it.
     pub(super) fn take(folder: &Path) -> Self {
         Self::lock(folder).unwrap_or_else(Self::Unknown)
@@ -43,13 +43,13 @@ impl Hold {
             Ok(()) => {
                 file.set_len(0)?;
                 file.write_all(std::process::id().to_string().as_bytes())?;
-                Ok(Self::Ours(file))
+                Ok(Self::Held(file))
             }
             Err(TryLockError::WouldBlock) => {
                 let mut text = String::new();
                 // Content that is not text has no process id.
                 file.take(PID_BYTES_MAX).read_to_string(&mut text).ok();
-                Ok(Self::Theirs(text.parse().ok()))
+                Ok(Self::HeldByOther(text.parse().ok()))
             }
             Err(TryLockError::Error(error)) => Err(error),
         }
@@ -58,15 +58,15 @@ impl Hold {
     /// Returns `true` if files may be written to the folder. With an unknown lock state they may: a
     /// write reports its own error.
     pub(super) const fn may_write(&self) -> bool {
-        !matches!(self, Self::Theirs(_))
+        !matches!(self, Self::HeldByOther(_))
     }
 
     /// Logs an error if this process does not hold the folder.
     pub(super) fn log(&self, folder: &Path) {
         let folder = folder.display();
         match self {
-            Self::Ours(_) => {}
-            Self::Theirs(pid) => tracing::error!(
+            Self::Held(_) => {}
+            Self::HeldByOther(pid) => tracing::error!(
                 %folder,
                 pid,
                 "another process uses the state folder: this process saves nothing there until the other one exits; give each process its own folder"
@@ -86,12 +86,12 @@ mod tests {
     fn a_folder_is_locked_by_one_holder_until_it_is_dropped() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("made");
-        let first = Hold::take(&folder);
-        assert!(matches!(first, Hold::Ours(_)) && first.may_write());
-        let second = Hold::take(&folder);
-        assert!(matches!(second, Hold::Theirs(Some(pid)) if pid == std::process::id()) && !second.may_write());
+        let first = DirLock::take(&folder);
+        assert!(matches!(first, DirLock::Held(_)) && first.may_write());
+        let second = DirLock::take(&folder);
+        assert!(matches!(second, DirLock::HeldByOther(Some(pid)) if pid == std::process::id()) && !second.may_write());
         drop(first);
-        assert!(matches!(Hold::take(&folder), Hold::Ours(_)));
+        assert!(matches!(DirLock::take(&folder), DirLock::Held(_)));
     }
 
     #[test]
@@ -99,7 +99,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = File::create(dir.path().join(NAME)).unwrap();
         file.lock().unwrap();
-        assert!(matches!(Hold::take(dir.path()), Hold::Theirs(None)));
+        assert!(matches!(DirLock::take(dir.path()), DirLock::HeldByOther(None)));
     }
 
     #[test]
@@ -107,7 +107,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         File::create(&path).unwrap();
-        let hold = Hold::take(&path);
-        assert!(matches!(hold, Hold::Unknown(_)) && hold.may_write());
+        let lock = DirLock::take(&path);
+        assert!(matches!(lock, DirLock::Unknown(_)) && lock.may_write());
     }
 }

@@ -51,7 +51,7 @@ impl StateWriter {
         scheduler: SchedulerHandle,
         identity: watch::Receiver<ServerIdentity>,
     ) -> Self {
-        folder.held().hold.log(&folder.path);
+        folder.held().lock.log(&folder.path);
         found.log(&folder.path);
         let before =
             if let LearnedFileOutcome::Used { identity, .. } = found { identity } else { ServerIdentity::default() };
@@ -117,7 +117,7 @@ impl StateWriterInner {
         if !self.folder.may_write() {
             return Ok(());
         }
-        let identity = self.identity.borrow().clone().or(&self.before());
+        let identity = self.identity.borrow().clone().with_missing_from(&self.before());
         let bytes = learned::write(state, &self.folder.upstream, identity, self.folder.bytes_max)?;
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if *written == bytes {

@@ -77,7 +77,7 @@ fn arrival(record: &CallRecord, start: u64, keys: &mut TrafficIdInterner, tenant
     let call = Call {
         // A call that was forwarded alone shares its merge key with no other call.
         key: KeyId(if record.key.is_empty() { keys.fresh() } else { keys.id(&record.key) }),
-        alone: record.key.is_empty(),
+        unmergeable: record.key.is_empty(),
         replayable: true,
         tenant: TenantId(tenants.id(&record.tenant)),
         deadline: budget.map(|us| Deadline { at: at.after(Duration::from_micros(us)), source: DeadlineSource::Slo }),
@@ -185,9 +185,9 @@ mod tests {
         let at: Vec<u64> = traffic.calls.iter().map(|arrival| arrival.at.0 / 1_000_000).collect();
         assert_eq!(at, [0, 1, 2], "in order of arrival");
         let call = &traffic.calls[0].call;
-        assert_eq!((call.items, call.weight, call.alone), (3, Weight { sum: 30, max: 10 }, false));
+        assert_eq!((call.items, call.weight, call.unmergeable), (3, Weight { sum: 30, max: 10 }, false));
         assert_eq!(call.deadline.unwrap().at, Tick::from_millis(50));
-        assert!(traffic.calls[1].call.alone && traffic.calls[1].call.key != call.key);
+        assert!(traffic.calls[1].call.unmergeable && traffic.calls[1].call.key != call.key);
         assert_eq!(traffic.calls[2].call.key, call.key);
         let RecordedOutcome { items, goodput, mean_ms, p99_ms } = traffic.recorded;
         assert_eq!((items, goodput, p99_ms), (7, 3.0 / 7.0, 61.0));

@@ -40,7 +40,7 @@ enum InputForm {
     Binary,
 }
 
-/// What the calls of one batch have in common.
+/// Properties that the calls of one batch have in common.
 #[derive(Debug, Clone)]
 struct Signature {
     inputs: Vec<(usize, InputForm, Vec<usize>)>,

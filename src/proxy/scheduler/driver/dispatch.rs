@@ -2,7 +2,7 @@
 //! returns a single call to the task of its caller.
 
 use super::super::execution::{Slot, UnbatchedPermit, WaitingMembers, execute};
-use super::super::holds::HoldReasons;
+use super::super::waits::WaitReasons;
 use super::super::{ExecutionDetails, SubmitOutcome};
 use super::{Driver, InFlightExecution, QueuedCall, send_outcome};
 use crate::backend::BatchRequest;
@@ -38,7 +38,7 @@ impl Driver<'_> {
             sample.items_max = self.supervisor.config.limits.scope(submission.scope).batch_items_max;
         }
         if let Some((_, first)) = members.first() {
-            let delays = || members.iter().map(|(_, queued)| now.since(queued.arrived));
+            let delays = || members.iter().map(|(_, queued)| now.since(queued.arrival.at));
             self.supervisor.metrics.record_dispatch(&sample, delays());
             if let Some(observer) = self.supervisor.metrics.observer() {
                 observer.on_dispatch(first.submission.scope, sample.items, &mut delays());
@@ -51,8 +51,8 @@ impl Driver<'_> {
         let members = self.take_members(batch, now);
         let sample = self.record_dispatch(batch.cause, &members, now);
         let scope = members.first().map_or(ScopeId(u16::MAX), |(_, queued)| queued.submission.scope);
-        let holds = self.hold_reasons(batch);
-        holds.count(&self.supervisor.metrics, now, members.iter().map(|(_, queued)| queued.arrived));
+        let waits = self.wait_reasons(batch);
+        waits.count(&self.supervisor.metrics, members.iter().map(|(_, queued)| queued.arrival));
         let mode = self.core.flow_mode(batch.cost_class);
         let details_of = |queued: &QueuedCall| ExecutionDetails {
             batch: Some(batch.id),
@@ -60,8 +60,8 @@ impl Driver<'_> {
             calls: u32::try_from(sample.members).unwrap_or(u32::MAX),
             is_divided: false,
             cause: Some(batch.cause),
-            queue_delay: now.since(queued.arrived),
-            held: holds.reason(now, queued.arrived),
+            queue_delay: now.since(queued.arrival.at),
+            held: waits.reason(queued.arrival),
             mode,
             unbatched_reason: batch.unbatched_reason,
             own_connection: batch.own_connection,
@@ -100,8 +100,8 @@ impl Driver<'_> {
     }
 
     /// Returns the reasons for which the calls of a batch waited.
-    fn hold_reasons(&self, batch: &Batch) -> HoldReasons {
-        HoldReasons::new(batch.cause, self.core.pause_end(batch.key))
+    fn wait_reasons(&self, batch: &Batch) -> WaitReasons {
+        WaitReasons::new(batch.cause, self.core.pause_end(batch.key), self.rounds)
     }
 }
 

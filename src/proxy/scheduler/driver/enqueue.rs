@@ -49,7 +49,7 @@ impl Driver<'_> {
             return;
         }
         let items = call.items;
-        self.queued.insert(id, QueuedCall { submission, reply, arrived: now });
+        self.queued.insert(id, QueuedCall { submission, reply, arrival: self.rounds.arrival(now) });
         if let Err(rejection) = self.core.enqueue(now, call)
             && let Some(queued) = self.remove_call(id)
         {

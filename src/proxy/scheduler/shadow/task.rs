@@ -13,7 +13,8 @@ use super::super::{SchedulerConfig, Submission};
 use super::{EVENTS_MAX, ObservedCall, ObservedEnd, ResponseOrder, ShadowEvent, ShadowReport};
 use crate::backend::{Backend, LimitsLookUp};
 use crate::batching::{
-    CallId, CallOrigin, CostClassId, PlanInput, Shadow, ShadowArrival, ShadowEnd, ShadowOutcome, Tick, solve,
+    CallId, CallOrigin, CostClassId, PlanInput, PublishedMax, Shadow, ShadowArrival, ShadowEnd, ShadowOutcome, Tick,
+    solve,
 };
 use crate::clock::Clock;
 use crate::protocol::{Call, Endpoint, LimitsSource, MergeEligibility, PublishedLimits};
@@ -70,14 +71,14 @@ impl ShadowTask {
                 ShadowEvent::BodyComplete(id, at, observed, read, answered) => {
                     self.on_body((id, at), *observed, (read.0)(), answered);
                 }
-                ShadowEvent::Ended(id, at, how) => self.on_end(id, at, how),
+                ShadowEvent::Ended(id, at, end) => self.on_end(id, at, end),
                 ShadowEvent::Plan(class, plan) => self.shadow.set_plan(class, plan),
                 ShadowEvent::Limits(limits) => self.shadow.set_limits(*limits),
                 // The requester may have stopped waiting.
                 ShadowEvent::Report(reply) => _ = reply.send(self.report()),
             }
             self.record_predictions();
-            while let Some((class, input)) = self.shadow.plan_due() {
+            while let Some((class, input)) = self.shadow.take_due_plan_input() {
                 self.plan(class, input);
             }
         }
@@ -87,7 +88,8 @@ impl ShadowTask {
     fn on_body(&mut self, (id, at): (CallId, Tick), observed: ObservedCall, call: Call, answered: ResponseOrder) {
         let ObservedCall { endpoint, scope, priority, tenant_weight, client, began, .. } = observed;
         let (published, is_unbatched) = self.look_up_limits(&endpoint, &call, observed.names_protocol);
-        let published = published.map(|limits| (endpoint.published_items_max(limits), limits.weight_max));
+        let published = published
+            .map(|limits| PublishedMax { items: endpoint.published_items_max(limits), weight: limits.weight_max });
         let unbatched = is_unbatched || matches!(call.merge, MergeEligibility::Alone(_));
         let submission = Submission {
             call: Arc::new(call),
@@ -110,8 +112,8 @@ impl ShadowTask {
             division: None,
         };
         let (offered, _) = self.ids.intern_call(id, &submission);
-        if let Some(maxima) = published {
-            self.shadow.publish(at, offered.cost_class, maxima);
+        if let Some(published) = published {
+            self.shadow.set_published_limits(at, offered.cost_class, published);
         }
         self.queued.insert(id, submission);
         let arrival = self.shadow.on_arrival(at, began, &offered);
@@ -145,7 +147,7 @@ impl ShadowTask {
         names_protocol: bool,
     ) -> (Option<PublishedLimits>, bool) {
         let mut unbatched = false;
-        let published = match endpoint.limits_source(call, self.backend.is_tei()) {
+        let published = match endpoint.limits_source(call, self.backend.publishes_info()) {
             Some(LimitsSource::Info) => {
                 if let LimitsLookUp::Known(published) = self.backend.published_limits(&LimitsSource::Info) {
                     self.published = published;
@@ -166,14 +168,14 @@ impl ShadowTask {
     }
 
     /// Records the end of a call that passed through.
-    fn on_end(&mut self, id: CallId, at: Tick, how: ObservedEnd) {
+    fn on_end(&mut self, id: CallId, at: Tick, end: ObservedEnd) {
         let began = self.in_flight.remove(&id);
-        match how {
+        match end {
             ObservedEnd::Succeeded => self.shadow.on_response(at, id, true),
             ObservedEnd::Failed => self.shadow.on_response(at, id, false),
             ObservedEnd::Cancelled => self.shadow.on_disconnect(at, id),
         }
-        if let (Some(began), ObservedEnd::Succeeded) = (began, how) {
+        if let (Some(began), ObservedEnd::Succeeded) = (began, end) {
             let took = at.since(began);
             for passed in [&mut self.report.passed, &mut self.windows.window_at(at).passed] {
                 passed.0 += 1;
@@ -189,7 +191,7 @@ impl ShadowTask {
             self.windows.window_at(now).count(&predicted);
             let observer = self.metrics.predicted_observer();
             match predicted {
-                ShadowOutcome::Leave { members, scope, items } => {
+                ShadowOutcome::Dispatched { members, scope, items } => {
                     self.report.executions += 1;
                     self.report.carried.0 += members.len() as u64;
                     self.report.carried.1 += u64::from(items);
@@ -201,8 +203,8 @@ impl ShadowTask {
                         self.forget(id);
                     }
                 }
-                ShadowOutcome::End { id, scope, items, how, latency, slo } => {
-                    let outcome = match how {
+                ShadowOutcome::End { id, scope, items, end, latency, slo } => {
+                    let outcome = match end {
                         ShadowEnd::Answered => {
                             self.report.answered += 1;
                             self.report.latency += latency;

@@ -28,11 +28,11 @@ pub const OTHER_ROUTE: &str = "other";
 /// Reason why a call waited before it was dispatched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
-pub enum HoldReason {
+pub enum WaitReason {
     /// The limit on concurrent requests, of the server or of the policy, was reached.
     Limit,
     /// The call waited for other calls to form a batch with.
-    #[strum(serialize = "company")]
+    #[strum(serialize = "batch")]
     Batching,
     /// The server had requested a pause with `Retry-After`.
     Pause,
@@ -162,9 +162,9 @@ impl Outcome {
     }
 }
 
-// === impl HoldReason ===
+// === impl WaitReason ===
 
-impl HoldReason {
+impl WaitReason {
     /// Returns the label value.
     #[must_use]
     pub fn as_str(self) -> &'static str {

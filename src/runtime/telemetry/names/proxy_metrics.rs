@@ -4,8 +4,8 @@
 use strum::VariantArray as _;
 
 use super::labels::{
-    EXPIRE_REASONS, FloodReason, HoldReason, Outcome, OverheadStage, REJECT_REASONS, ReloadResult, SLO_RESULTS,
-    VerifyResult,
+    EXPIRE_REASONS, FloodReason, Outcome, OverheadStage, REJECT_REASONS, ReloadResult, SLO_RESULTS, VerifyResult,
+    WaitReason,
 };
 use crate::batching::DispatchCause;
 use crate::error::FailureKind;
@@ -32,7 +32,7 @@ metric_table! {
         CallParts: Counter, "groupage_call_parts_total", "", "Parts of such calls." => parts;
         CallsHeld: Counter, "groupage_calls_held_total", "reason",
             "Calls that were held before they were sent, by reason."
-            => [held] of HoldReason::VARIANTS.iter().map(Into::into);
+            => [held] of WaitReason::VARIANTS.iter().map(Into::into);
         Items: Counter, "groupage_items_total", "outcome",
             "Items of recognised calls by outcome." => [items] of Outcome::VARIANTS.iter().map(Into::into);
         ItemsRejected: Counter, "groupage_items_rejected_total", "reason",

@@ -80,7 +80,7 @@ pub(super) fn check_limits(batch: &Batch, members: &[QueuedCall], rules: CheckIn
     let cap = [rules.ceiling, known.items_max].into_iter().flatten().fold(firm, u32::min);
     let cap = if batch.cause == DispatchCause::Probe { firm } else { cap };
     if members.len() == 1 {
-        let larger = batch.items > cap && !members[0].call.alone;
+        let larger = batch.items > cap && !members[0].call.unmergeable;
         return ensure_invariant(InvariantId::TrueCause, !larger || batch.unbatched_reason.is_some(), || {
             format!("batch {id} has {} items of {cap} without a reason", batch.items)
         });
@@ -97,7 +97,7 @@ pub(super) fn check_limits(batch: &Batch, members: &[QueuedCall], rules: CheckIn
     ensure_invariant(InvariantId::WithinLimits, batch.bytes <= scope.batch_bytes_max, || {
         format!("batch {id} has {} bytes of {}", batch.bytes, scope.batch_bytes_max)
     })?;
-    let alone = members.iter().any(|waiting| waiting.call.alone) || batch.unbatched_reason.is_some();
+    let alone = members.iter().any(|waiting| waiting.call.unmergeable) || batch.unbatched_reason.is_some();
     ensure_invariant(InvariantId::OneKey, !alone, || format!("an unbatchable call shares batch {id}"))?;
     let quarantined = known.quarantined.is_some_and(|(key, until)| key == batch.key && rules.now < until);
     ensure_invariant(InvariantId::Quarantined, !quarantined, || {

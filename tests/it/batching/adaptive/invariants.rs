@@ -369,7 +369,7 @@ impl InvariantChecker {
             return ensure_invariant(InvariantId::Balanced, false, || format!("batch {id} is empty"));
         };
         let scope = first.call.scope;
-        let alone = first.call.alone;
+        let alone = first.call.unmergeable;
         let shared = members.len() > 1;
         ensure_invariant(
             InvariantId::HoldsOut,

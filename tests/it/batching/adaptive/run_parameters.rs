@@ -225,7 +225,7 @@ impl RunParameters {
             tenant_weight: 1,
             priority: PriorityId(u8::try_from(flow).unwrap_or(0)),
             scope,
-            alone,
+            unmergeable: alone,
             replayable: true,
             deadline,
             fallback_deadline: later,

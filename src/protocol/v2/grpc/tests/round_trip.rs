@@ -28,7 +28,7 @@ const DATATYPES: [(&str, Option<u8>); 14] = [
     ("BYTES", Some(8)),
 ];
 
-/// What the calls of one batch have in common.
+/// Properties that the calls of one batch have in common.
 #[derive(Debug, Clone)]
 struct Signature {
     inputs: Vec<(usize, Vec<u8>, Option<Vec<u8>>)>,

@@ -2,14 +2,14 @@
 //! calls that the limit held.
 
 use super::super::tick::Tick;
-use super::growth::BatchCap;
+use super::growth::GrowthRamp;
 use super::pair_probe::{PAIR_FIRST, PairTest};
 use super::probe::UpwardProbe;
 use super::{ConcurrencyLimiter, OpenReason};
 
-/// Release of a queue when the limiter opens: requests allowed beyond those in flight, and the
+/// Release of a queue when the limiter opens: executions allowed beyond those in flight, and the
 /// growth of that number with each completion if the server is saturated and if it is not.
-/// Releasing all calls at once would stop a server that shares its processor among requests for a
+/// Releasing all calls at once would stop a server that shares its processor among executions for a
 /// whole wave.
 const GATE_FIRST: f64 = 2.0;
 const GATE_STEP_SATURATED: f64 = 0.25;
@@ -18,7 +18,7 @@ const GATE_STEP: f64 = 2.0;
 /// The gradual release of a queue after the limiter opens.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QueueRelease {
-    /// Number of requests that may be in flight.
+    /// Number of executions that may be in flight.
     pub(super) limit: f64,
     /// Growth of `limit` with each completion.
     pub(super) step: f64,
@@ -56,7 +56,7 @@ impl ConcurrencyLimiter {
         self.knee = None;
         self.narrowing = None;
         self.wave.on_idle();
-        self.growth = BatchCap::uncapped();
+        self.growth = GrowthRamp::uncapped();
         self.level.reset_batches();
         self.probe = UpwardProbe { id: self.probe.id.wrapping_add(1), ..UpwardProbe::default() };
         // A pair that was sent beside a queue that no longer exists is no evidence. If batches do
@@ -74,7 +74,7 @@ impl ConcurrencyLimiter {
         self.release(now, OpenReason::RoomFound);
     }
 
-    /// Opens the limiter and releases the queue in order, a few requests at a time.
+    /// Opens the limiter and releases the queue in order, a few executions at a time.
     pub(super) fn release(&mut self, now: Tick, reason: OpenReason) {
         self.open(now, reason);
         let saturated = matches!(reason, OpenReason::NoGain { .. });

@@ -14,14 +14,14 @@ const WEIGHT: f64 = 0.2;
 /// Mean ratio of the measured to the predicted time of executions that had the server for
 /// themselves.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct LoneTime {
+pub(super) struct UnloadedTime {
     ratio: f64,
     count: u32,
 }
 
-// === impl LoneTime ===
+// === impl UnloadedTime ===
 
-impl LoneTime {
+impl UnloadedTime {
     /// Records an execution during which nothing else was in flight.
     pub(super) fn observe(&mut self, took: u64, expected: u64) {
         self.count = self.count.saturating_add(1);
@@ -29,7 +29,7 @@ impl LoneTime {
         self.ratio += weight * (to_f64(took) / to_f64(expected.max(1)) - self.ratio);
     }
 
-    /// Returns the nanoseconds of a lone call, from the prediction of the cost curve and the
+    /// Returns the nanoseconds of an unloaded call, from the prediction of the cost curve and the
     /// limiter's base latency (0: unknown). Returns `None` if neither an execution alone nor a base
     /// latency supports a value. Never exceeds the prediction.
     pub(super) fn nanos(self, expected: u64, base: u64) -> Option<u64> {
@@ -47,15 +47,15 @@ mod tests {
 
     #[test]
     fn executions_alone_correct_a_curve_that_was_learned_from_overlapped_ones() {
-        let mut lone = LoneTime::default();
-        assert_eq!(lone.nanos(110, 0), None, "nothing ran alone, and no base latency is known");
-        assert_eq!(lone.nanos(110, 60), Some(60));
-        lone.observe(60, 110);
-        let found = lone.nanos(110, 0).unwrap();
+        let mut time = UnloadedTime::default();
+        assert_eq!(time.nanos(110, 0), None, "nothing ran alone, and no base latency is known");
+        assert_eq!(time.nanos(110, 60), Some(60));
+        time.observe(60, 110);
+        let found = time.nanos(110, 0).unwrap();
         assert!((59..=61).contains(&found), "{found}");
         for _ in 0..40 {
-            lone.observe(200, 110);
+            time.observe(200, 110);
         }
-        assert_eq!(lone.nanos(110, 0), Some(110), "the curve is the upper bound");
+        assert_eq!(time.nanos(110, 0), Some(110), "the curve is the upper bound");
     }
 }

@@ -33,7 +33,7 @@ impl Future for PassthroughFuture {
         let this = &mut *self;
         let result = match this.sending.as_mut().poll(cx) {
             Poll::Ready(result) => result,
-            Poll::Pending if this.proxy.cut.is_cancelled() => Err(FailureKind::Draining.into()),
+            Poll::Pending if this.proxy.shutdown.is_cancelled() => Err(FailureKind::Draining.into()),
             Poll::Pending => return Poll::Pending,
         };
         let recorder = this.recorder.take();
@@ -84,7 +84,7 @@ impl Proxy {
         dialect: Dialect,
     ) -> Response<Body> {
         let mut passing = self.start_passthrough(lane, request, reason, recorder, dialect);
-        match self.cut.run_until_cancelled(&mut passing).await {
+        match self.shutdown.run_until_cancelled(&mut passing).await {
             Some(response) => response,
             // The drain is over, so this poll is the last: it returns a response or a failure.
             None => passing.await,

@@ -1,4 +1,4 @@
-//! Latency of requests under a limit, modelled as a line through lone calls and recent batches.
+//! Latency of executions under a limit, modelled as a line through lone calls and recent batches.
 
 use super::super::math::to_f64;
 use super::super::tick::Tick;

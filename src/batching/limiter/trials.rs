@@ -5,10 +5,10 @@
 //! with the time before.
 
 use super::super::tick::Tick;
-use super::growth::BatchCap;
+use super::execution_record::{ExecutionEnd, InFlightExecution};
+use super::growth::GrowthRamp;
 use super::pair_probe::{OPEN_MIN, PAIR_COST_MAX};
 use super::probe::PROBE_GAP;
-use super::request::{Completion, FlightRecord};
 use super::trial::{LimitTrial, TrialResult};
 use super::{ConcurrencyLimiter, after_nanos};
 
@@ -22,7 +22,7 @@ const STEP_UP: f64 = 1.5;
 /// Factor by which a limit is raised once more, at once, after an increase that gained nearly in
 /// proportion.
 const STEP_STEEP: f64 = 1.5;
-/// Minimum items queued and in flight per request of a limit for it to be lowered. With fewer,
+/// Minimum items queued and in flight per execution of a limit for it to be lowered. With fewer,
 /// calls that run at once would wait to be merged.
 const HELD_MIN: f64 = 1.2;
 /// Bounds on the answers that a trial needs, one per item in the system, and the multiple of it
@@ -37,7 +37,7 @@ const TRIAL_REST_MAX: (f64, f64) = (64.0, 60e9);
 // === impl ConcurrencyLimiter ===
 
 impl ConcurrencyLimiter {
-    pub(super) fn learn_trial(&mut self, now: Tick, mark: &FlightRecord, done: &Completion) {
+    pub(super) fn learn_trial(&mut self, now: Tick, mark: &InFlightExecution, done: &ExecutionEnd) {
         let Some(trial) = &mut self.trial else { return };
         let limit = trial.next_limit(self.trial_limit.unwrap_or(trial.target));
         self.trial_limit = Some(limit);
@@ -66,7 +66,7 @@ impl ConcurrencyLimiter {
         if trial.previous.is_none() {
             self.harm.on_limit(now, self.level.recent_lone);
             self.level.clear_lone();
-            self.growth = BatchCap::uncapped();
+            self.growth = GrowthRamp::uncapped();
             self.schedule.upward = false;
         }
         self.level.reset_batches();
@@ -80,7 +80,7 @@ impl ConcurrencyLimiter {
     }
 
     /// Starts a trial that is due, if the number in flight has been steady.
-    pub(super) fn begin_trial(&mut self, now: Tick, done: &Completion) {
+    pub(super) fn begin_trial(&mut self, now: Tick, done: &ExecutionEnd) {
         if self.trial.is_some() || now < self.schedule.trial || self.gate.is_some() {
             return;
         }
@@ -103,7 +103,7 @@ impl ConcurrencyLimiter {
         let span = if limit.is_none() { TRIAL_WAVES * need } else { need };
         let Some(base) = self.sojourns.steady_mean(self.schedule.since, span, need) else { return };
         let upward = self.schedule.upward && self.is_below_policy_limit() && limit.is_some_and(|limit| limit > 2.0);
-        if !upward && limit.is_some_and(|limit| base.here < HELD_MIN * limit) {
+        if !upward && limit.is_some_and(|limit| base.items_present < HELD_MIN * limit) {
             return;
         }
         let factor = match limit {

@@ -1,15 +1,15 @@
-//! Records of a request: at dispatch, in flight, and at its end.
+//! Records of an execution: at dispatch, in flight, and at its end.
 
 use std::time::Duration;
 
 use super::super::math::to_f64;
 use super::super::tick::{Tick, nanos};
-use super::level::nanos_between;
+use super::latency_line::nanos_between;
 use super::permit::Permit;
 
-/// The record of a request in flight.
+/// The record of an execution in flight.
 #[derive(Debug, Clone, Copy)]
-pub(in super::super) struct FlightRecord {
+pub(in super::super) struct InFlightExecution {
     pub(super) sent: Tick,
     pub(super) in_flight: u32,
     pub(super) unbatched: bool,
@@ -37,18 +37,18 @@ pub(in super::super) enum ConnectionUse {
     Own,
 }
 
-/// The integral of the number of requests in flight over time, of which two values give the mean
+/// The integral of the number of executions in flight over time, of which two values give the mean
 /// number between them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LoadIntegral {
-    /// Request-nanoseconds, modulo 2^64.
+    /// Execution-nanoseconds, modulo 2^64.
     area: u64,
     until: Tick,
 }
 
-/// A request at dispatch.
+/// An execution at dispatch.
 #[derive(Debug, Clone, Copy)]
-pub(in super::super) struct Departure {
+pub(in super::super) struct ExecutionStart {
     pub(in super::super) items: u32,
     pub(in super::super) calls: u32,
     /// `true` if it cannot share a batch.
@@ -60,9 +60,9 @@ pub(in super::super) struct Departure {
     pub(in super::super) expected: u64,
 }
 
-/// A request at its end.
+/// An execution at its end.
 #[derive(Debug, Clone, Copy)]
-pub(in super::super) struct Completion {
+pub(in super::super) struct ExecutionEnd {
     /// `true` if it was answered successfully, in the form in which it was sent.
     pub(in super::super) answered: bool,
     pub(in super::super) calls: u32,
@@ -85,23 +85,23 @@ pub(in super::super) struct Completion {
 // === impl LoadIntegral ===
 
 impl LoadIntegral {
-    /// Advances to `now`. `flights`: the requests in flight since the last call.
+    /// Advances to `now`. `flights`: the executions in flight since the last call.
     pub(super) fn advance(&mut self, now: Tick, flights: u32) {
         let nanos = now.0.saturating_sub(self.until.0);
         self.area = self.area.wrapping_add(nanos.wrapping_mul(u64::from(flights)));
         self.until = self.until.max(now);
     }
 
-    /// Returns the mean number of requests in flight since `before`, and at least one.
+    /// Returns the mean number of executions in flight since `before`, and at least one.
     pub(super) fn mean_since(&self, before: &Self) -> f64 {
         let area = to_f64(self.area.wrapping_sub(before.area));
         (area / nanos_between(before.until, self.until).max(1.0)).max(1.0)
     }
 }
 
-// === impl Completion ===
+// === impl ExecutionEnd ===
 
-impl Completion {
+impl ExecutionEnd {
     pub(in super::super) fn new(
         answered: bool,
         calls: u32,
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mean_load_of_a_request_is_weighted_by_time() {
+    fn the_mean_load_of_an_execution_is_weighted_by_time() {
         let mut load = LoadIntegral::default();
         load.advance(Tick(100), 3);
         let sent = load;
