@@ -19,7 +19,7 @@ use super::{Cluster, Kubectl, client, dns, network, retry_until};
 use crate::TestError;
 use crate::namespaces::cgroup;
 use crate::prerequisites::Prerequisites;
-use crate::tools::run_quietly;
+use crate::programs::run_quietly;
 
 /// Folder of the run's files. It is in memory and vanishes with the mount namespace.
 const FOLDER: &str = "/run/groupage-e2e";
