@@ -182,7 +182,7 @@ async fn grpc_client(
     patience: Duration,
     sent_signal: oneshot::Sender<()>,
 ) -> Outcome {
-    let answer = tokio::time::timeout(patience, http2::ask(connected?, proxy, &outgoing, sent_signal)).await;
+    let answer = tokio::time::timeout(patience, http2::fetch(connected?, proxy, &outgoing, sent_signal)).await;
     Ok((None, answer.map_err(|_| "no response in time".to_owned())??))
 }
 
@@ -292,7 +292,7 @@ impl Stats {
 
     async fn read(&mut self) -> Option<CallProgress> {
         let (client, question) = self.admin.as_mut()?;
-        let answer = tokio::time::timeout(SEEN_MAX, client.ask(question)).await.ok();
+        let answer = tokio::time::timeout(SEEN_MAX, client.fetch(question)).await.ok();
         let counted = answer.and_then(|answer| {
             let stats = json::parse(&answer.body).ok()?;
             let of = |name| stats.get("calls")?.get(name)?.as_u64();

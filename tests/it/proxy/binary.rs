@@ -41,8 +41,8 @@ impl PipeOutput {
         let reader = std::thread::spawn(move || {
             let mut chunk = [0; 4096];
             while let Ok(read) = pipe.read(&mut chunk) {
-                let Some(came @ [_, ..]) = chunk.get(..read) else { return };
-                kept.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(came);
+                let Some(bytes @ [_, ..]) = chunk.get(..read) else { return };
+                kept.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
             }
         });
         Self { text, reader: Some(reader) }
@@ -185,7 +185,7 @@ impl Binary {
 
     pub(super) async fn get(&self, port: SocketAddr, path: &str) -> Answer {
         let mut client = within_timeout(Client::connect(port)).await.unwrap();
-        within_timeout(client.ask(&Outgoing::new("GET", path, port, &Headers::new(), None))).await
+        within_timeout(client.fetch(&Outgoing::new("GET", path, port, &Headers::new(), None))).await
     }
 
     pub(super) async fn until_queued(&self, items: u64) {

@@ -156,11 +156,11 @@ struct IdentityServer {
 
 impl Script for IdentityServer {
     fn reply(&self, request: Request) -> Reply {
-        let came = now();
+        let arrival = now();
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        *busy = (*busy).max(came) + SERVICE;
+        *busy = (*busy).max(arrival) + SERVICE;
         let (status, body) = self.predict(&request);
-        Reply { delay: *busy - came, ..Reply::plain(status, "application/json", body.to_string()) }
+        Reply { delay: *busy - arrival, ..Reply::plain(status, "application/json", body.to_string()) }
     }
 
     /// Does nothing: the call gets an error.
@@ -190,7 +190,7 @@ impl IdentityServer {
     }
 }
 
-async fn ask(address: SocketAddr, bytes: Vec<u8>) -> Answer {
+async fn fetch(address: SocketAddr, bytes: Vec<u8>) -> Answer {
     let mut client = Client::connect(address).await.unwrap();
     // The other end may refuse the head before it has read the body.
     client.write_raw(&bytes).await.ok();
@@ -200,11 +200,11 @@ async fn ask(address: SocketAddr, bytes: Vec<u8>) -> Answer {
 }
 
 /// Sends all calls at once, and returns the answers in the order of the calls.
-async fn ask_all(address: SocketAddr, round: usize) -> Vec<Answer> {
+async fn fetch_all(address: SocketAddr, round: usize) -> Vec<Answer> {
     let mut calls = JoinSet::new();
     for (number, trick) in TRICKS.iter().enumerate() {
         let bytes = trick.bytes(&nonce(round, number));
-        calls.spawn(async move { (number, within_timeout(ask(address, bytes)).await) });
+        calls.spawn(async move { (number, within_timeout(fetch(address, bytes)).await) });
     }
     let mut answers = calls.join_all().await;
     answers.sort_by_key(|(number, _)| *number);
@@ -224,8 +224,8 @@ async fn no_trick_gives_a_call_the_answer_of_another() {
         let proxy = TestProxy::start_in_front_of(&url, json!({"scheduling": scheduling, "limits": {"slotsMax": 1}}));
         let mut faults = Vec::new();
         for round in 0..ROUNDS {
-            let direct = ask_all(upstream.address, round).await;
-            let proxied = ask_all(proxy.address, round).await;
+            let direct = fetch_all(upstream.address, round).await;
+            let proxied = fetch_all(proxy.address, round).await;
             for (number, (trick, (direct, proxied))) in TRICKS.iter().zip(direct.into_iter().zip(proxied)).enumerate() {
                 let body = lossy(&proxied.body);
                 let foreign = body.matches("call-").count() != body.matches(&nonce(round, number)).count()

@@ -52,7 +52,7 @@ async fn wait_predictions(proxy: &TestProxy, calls: u64) -> Value {
 }
 
 #[tokio::test]
-async fn bytes_pass_as_they_are_both_ways() {
+async fn observe_forwards_requests_and_responses_byte_for_byte() {
     let (proxy, mut hand) = start_with_scripted_server(observe_spec(&json!({}))).await;
     let odd = "{ \"instances\" :\t[ [1.0, 2.50e0 ] ],\n\"parameters\":{}}  ";
     let caller = proxy.call(proxy.post(PREDICT, &[("x-odd", "A  b"), ("x-groupage-debug", "1")], odd));
@@ -104,7 +104,7 @@ async fn predicted_batches_are_reported() {
     let path = Route::Predict.path();
     let mut alone = 0;
     while scheduler(&proxy).await["predicted"]["calls"].as_u64().unwrap_or(0) == 0 {
-        assert_eq!(proxy.ask(&proxy.post(path, &[], &instances(&[alone]))).await.status, Some(200));
+        assert_eq!(proxy.fetch(&proxy.post(path, &[], &instances(&[alone]))).await.status, Some(200));
         alone += 1;
     }
     let callers: Vec<PendingCall> =
