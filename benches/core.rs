@@ -12,7 +12,7 @@
 //!    virtual time.
 //!
 //! The number of allocations and the idle core are asserted in every run, also in the short one of
-//! `cargo test`. Times are compared with a limit (a *bar*), and the last line counts the bars met
+//! `cargo test`. Times are compared with limits, and the last line counts the limits met
 //! and missed. Arguments other than flags select loads by name.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
@@ -30,7 +30,7 @@ use core_driver::{CoreDriver, Load, StretchMeasurement};
 #[global_allocator]
 static ALLOCATOR: allocations::Counting = allocations::Counting;
 
-/// Bars: cost of an item, time of a decision by weights, and share of a CPU core that plans take.
+/// Limits: cost of an item, time of a decision by weights, and share of a CPU core that plans take.
 const NANOS_PER_ITEM_MAX: f64 = 1000.0;
 const GROUP_MICROS_MAX: f64 = 20.0;
 const PLAN_SHARE_MAX: f64 = 0.01;
@@ -51,7 +51,7 @@ struct Scale {
     plan_time: Duration,
 }
 
-/// Number of bars met and missed.
+/// Number of limits met and missed.
 #[derive(Default)]
 struct Tally {
     met: u32,

@@ -31,8 +31,8 @@ mod pass_through;
 #[path = "data_path/process.rs"]
 #[expect(dead_code, reason = "the no_harm bench reads the admin port")]
 mod process;
-#[path = "data_path/rivals.rs"]
-mod rivals;
+#[path = "data_path/reference_proxies.rs"]
+mod reference_proxies;
 
 use process::Process;
 

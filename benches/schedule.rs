@@ -17,8 +17,8 @@
 //!
 //! Each run starts cold; calls from 8 s on count. Figures are medians of paired runs. `--quick`
 //! runs each row once, and shorter; `--test` (as `cargo test` runs it) takes two tiny rows.
-//! Arguments other than flags select rows or parts by name. A bar is the limit of one figure; the
-//! last line counts the bars met and missed.
+//! Arguments other than flags select rows or parts by name. The
+//! last line counts the limits met and missed.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 
@@ -57,11 +57,11 @@ const GRACE: Duration = Duration::from_millis(1500);
 const ROWS_AT_ONCE: usize = 3;
 /// Number of slots that no window uses up.
 const SLOTS_MANY: u32 = 64;
-/// Bars: difference of goodput and mean from the simulator, goodput of a rival beyond that of
-/// Groupage, latency added to a single call, and goodput lost by a restart.
+/// Limits: difference of goodput and mean from the simulator, goodput of another contestant beyond
+/// that of Groupage, latency added to a single call, and goodput lost by a restart.
 const GOODPUT_OFF_MAX: f64 = 0.03;
 const MEAN_OFF_MAX: f64 = 0.05;
-const RIVAL_BETTER_MAX: f64 = 0.01;
+const CONTESTANT_BETTER_MAX: f64 = 0.01;
 const IDLE_ADDED_MS_MAX: f64 = 0.15;
 const RESTART_LOST_MAX: f64 = 0.01;
 /// Calls per second in the restart part, as in the row with four slots.
@@ -99,7 +99,7 @@ struct RowContest {
     simulated: [Vec<Outcome>; 5],
 }
 
-/// Number of bars met and missed.
+/// Number of limits met and missed.
 #[derive(Default)]
 struct Tally {
     /// `false` for runs that are too short to be judged.
@@ -373,10 +373,10 @@ impl RowContest {
         let (ours, model) = (median_outcome(&self.real[OURS]), median_outcome(&self.simulated[OURS]));
         tally.judge("goodput off the simulator's", (ours.goodput - model.goodput).abs(), GOODPUT_OFF_MAX);
         tally.judge("mean off the simulator's", (ours.mean / model.mean - 1.0).abs(), MEAN_OFF_MAX);
-        for (name, rival) in CONTESTANTS.iter().zip(&self.real).take(OURS) {
-            let pairs = rival.iter().zip(&self.real[OURS]);
-            let better = median(pairs.map(|(rival, ours)| rival.goodput - ours.goodput).collect());
-            tally.judge(&format!("goodput of {name} beyond ours"), better, RIVAL_BETTER_MAX);
+        for (name, contestant) in CONTESTANTS.iter().zip(&self.real).take(OURS) {
+            let pairs = contestant.iter().zip(&self.real[OURS]);
+            let better = median(pairs.map(|(contestant, ours)| contestant.goodput - ours.goodput).collect());
+            tally.judge(&format!("goodput of {name} beyond ours"), better, CONTESTANT_BETTER_MAX);
         }
     }
 }
@@ -392,7 +392,7 @@ impl Tally {
         self.count(value >= least, &format!("{what}: {value:.3}, at least {least}"));
     }
 
-    /// Counts and prints a bar.
+    /// Counts and prints a limit.
     fn count(&mut self, met: bool, line: &str) {
         if !self.judging {
             return;

@@ -6,14 +6,14 @@
 //! - **merge**: 32 requests, already parsed, become one, with a head. Everything but the items is
 //!   compared. The head of this side has only the headers that the members have in common, and an id;
 //!   that of the other side is a copy of the first one.
-//! - **parse**: the same requests are parsed. There is no bar, because the work differs: this side
+//! - **parse**: the same requests are parsed. There is no limit, because the work differs: this side
 //!   also reads the heads, digests the credentials, rejects what servers read differently, measures
 //!   the items, and writes merge keys.
 //!
 //! Both sides take turns in one run. The figure is the ratio of the medians. It is printed with the
 //! tenth and the ninetieth percentile of the ratios of single turns. Turns are short, so that most of
 //! them are not interrupted. `--test` (as `cargo test` runs it) is a tiny run that compares the
-//! results of both sides; the last line counts the bars met and missed. Arguments other than flags
+//! results of both sides; the last line counts the limits met and missed. Arguments other than flags
 //! select `split` or `merge`.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
@@ -33,7 +33,7 @@ mod raw_value;
 use bodies::MEMBERS;
 use bytes::Bytes;
 
-/// Bar: speed as a multiple of that of `RawValue`.
+/// Limit: speed as a multiple of that of `RawValue`.
 const SPEED_MIN: f64 = 1.2;
 
 /// Extent of the measurements.

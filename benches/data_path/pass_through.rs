@@ -10,7 +10,7 @@ use std::time::Duration;
 use groupage::testkit::load::run_closed_loop;
 
 use super::process::{self, Process};
-use super::rivals::{RivalProgram, RivalProxy};
+use super::reference_proxies::{ReferenceProgram, ReferenceProxy};
 use super::{Scale, load, median, stand_in};
 
 /// Numbers of connections, each with one call at a time.
@@ -30,10 +30,10 @@ pub(crate) async fn run(scale: Scale) {
     let mock = stand_in(Duration::ZERO, None).await;
     let ours = Process::groupage(&mock.url(), "mode: Passthrough\n");
     let observing = Process::groupage(&mock.url(), "mode: Observe\n");
-    let mut rivals = Vec::new();
-    for program in [RivalProgram::Nginx, RivalProgram::HaProxy] {
-        match RivalProxy::start(program, mock.addr()) {
-            Some(rival) => rivals.push((program.name(), rival)),
+    let mut references = Vec::new();
+    for program in [ReferenceProgram::Nginx, ReferenceProgram::HaProxy] {
+        match ReferenceProxy::start(program, mock.addr()) {
+            Some(reference) => references.push((program.name(), reference)),
             None => println!(
                 "pass-through: {} IS MISSING, SO IT IS NOT COMPARED; install it with: apt-get install {}",
                 program.name(),
@@ -47,7 +47,9 @@ pub(crate) async fn run(scale: Scale) {
             MeasuredProxy::new("groupage", ours.listen, &ours.pids),
             MeasuredProxy::new("Observe", observing.listen, &observing.pids),
         ];
-        all.extend(rivals.iter().map(|(name, rival)| MeasuredProxy::new(name, rival.listen, &rival.pids)));
+        all.extend(
+            references.iter().map(|(name, reference)| MeasuredProxy::new(name, reference.listen, &reference.pids)),
+        );
         let mut direct = Vec::new();
         for _ in 0..scale.rounds {
             let p50 = run_closed_loop(load(scale, mock.addr(), connections, 1)).await.p50();

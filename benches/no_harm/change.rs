@@ -17,8 +17,8 @@ use super::{Reference, diagnose, referred};
 /// capacity for all.
 const CLIENTS: usize = 12;
 /// Minimum share of the direct rate in a window, and in the first window after a change.
-const BAR: f64 = 0.9;
-const BAR_CHANGED: f64 = 0.85;
+const SHARE_MIN: f64 = 0.9;
+const FIRST_SHARE_MIN: f64 = 0.85;
 /// Maximum time until additional capacity is used. If longer, the time of this number of answers
 /// applies.
 const MORE_ROOM_MAX: Duration = Duration::from_secs(3);
@@ -133,9 +133,9 @@ fn judge_phase(
         let (own, theirs) = (served(proxied, begin, phase.window), served(direct, begin, phase.window));
         let share = own as f64 / theirs.max(1) as f64;
         shares.push(format!("{share:.2}"));
-        let bar = if at == 0 { BAR_CHANGED } else { BAR };
-        let line = format!("window {at} after the change: {share:.3} of direct, at least {bar}");
-        tally.count(share >= bar, &line);
+        let share_min = if at == 0 { FIRST_SHARE_MIN } else { SHARE_MIN };
+        let line = format!("window {at} after the change: {share:.3} of direct, at least {share_min}");
+        tally.count(share >= share_min, &line);
     }
     println!(
         "  {} at once, {} ms, windows of {:.0} s: {}",

@@ -97,13 +97,13 @@ async fn only_calls_that_are_equal_in_every_respect_share_a_batch() {
         other(&a, "", r#"{"parameters": {"t":1}, "instances": [7]}"#),
     ];
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
-    let callers = proxy.queue(requests).await;
+    let callers = proxy.queue(received).await;
     turn.echo().await;
     first.answer().await;
-    let mut requests = Vec::new();
+    let mut received = Vec::new();
     for _ in 0..5 {
         let turn = hand.next_request().await;
-        requests.push((turn.instances(), header(&turn.request.headers, "authorization"), turn.request.target.clone()));
+        received.push((turn.instances(), header(&turn.request.headers, "authorization"), turn.request.target.clone()));
         turn.echo().await;
     }
     let expected =
@@ -115,7 +115,7 @@ async fn only_calls_that_are_equal_in_every_respect_share_a_batch() {
         expected(&[4], "a", ""),
         expected(&[5, 7], "a", ""),
     ];
-    assert_eq!(requests, all);
+    assert_eq!(received, all);
     for (item, caller) in (1..).zip(callers) {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
