@@ -28,7 +28,7 @@ mod core_driver;
 use core_driver::{CoreDriver, Load, StretchMeasurement};
 
 #[global_allocator]
-static ALLOCATOR: allocations::Counting = allocations::Counting;
+static ALLOCATOR: allocations::CountingAllocator = allocations::CountingAllocator;
 
 /// Limits: cost of an item, time of a decision by weights, and share of a CPU core that plans take.
 const NANOS_PER_ITEM_MAX: f64 = 1000.0;

@@ -32,7 +32,7 @@ mod attackers;
 mod attacks;
 mod cgroup;
 mod h2;
-mod honest;
+mod reference_client;
 mod identity;
 mod server;
 #[path = "../support/all.rs"]
@@ -47,7 +47,7 @@ use std::time::Duration;
 use self::attackers::Attackers;
 use self::attacks::{ATTACKS, Attack, ConnectionBehaviour};
 use self::cgroup::MemoryGroup;
-use self::honest::{HonestClient, ProcessUsage};
+use self::reference_client::{HonestClient, ProcessUsage};
 use self::server::ModelServer;
 use self::support::proxy::{Proxy, Start};
 use self::support::upstream::{Upstream, now};

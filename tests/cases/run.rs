@@ -98,21 +98,21 @@ pub(crate) async fn run(case: Case, paths: &[String], options: &Options) -> Resu
 }
 
 /// A listening upstream of either version of HTTP.
-enum Listening {
+enum RunningUpstream {
     Http1(#[expect(dead_code, reason = "closed on drop")] Upstream),
     Http2(#[expect(dead_code, reason = "closed on drop")] Http2Upstream),
 }
 
-async fn start_upstream(case: &Case, script: &Arc<CaseScript>) -> std::io::Result<(Listening, SocketAddr)> {
+async fn start_upstream(case: &Case, script: &Arc<CaseScript>) -> std::io::Result<(RunningUpstream, SocketAddr)> {
     let script = Arc::clone(script) as Arc<_>;
     Ok(if case.is_grpc() {
         let upstream = Http2Upstream::start(script).await?;
         let address = upstream.address;
-        (Listening::Http2(upstream), address)
+        (RunningUpstream::Http2(upstream), address)
     } else {
         let upstream = Upstream::start(script).await?;
         let address = upstream.address;
-        (Listening::Http1(upstream), address)
+        (RunningUpstream::Http1(upstream), address)
     })
 }
 

@@ -7,7 +7,7 @@ use groupage::testkit::server::{Server, ServerConfig};
 use http::Request;
 use serde_json::{Value, json};
 
-use super::h2::{H2Client, full};
+use super::http2_endpoints::{H2Client, full};
 use super::pass::by_name;
 use super::scripted_setup::start_with_scripted_server;
 use super::setup::{

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::h2::{H2Client, H2ScriptedServer, full};
+use super::http2_endpoints::{H2Client, H2ScriptedServer, full};
 use super::scripted_setup::start_with_scripted_server;
 use super::setup::{PREDICT, TestProxy, assert_answer, count, instances, predictions, within_timeout};
 use super::support::client::{Client, Outgoing};

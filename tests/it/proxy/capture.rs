@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::binary::Binary;
-use super::h2::{H2Client, H2ScriptedServer, empty, full, with_trailers};
+use super::http2_endpoints::{H2Client, H2ScriptedServer, empty, full, with_trailers};
 use super::scripted_server::{ReservedPort, ScriptedServer, echo};
 use super::setup::{
     PREDICT, TestProxy, assert_answer, assert_failure, instances, merge_json, predictions, within_timeout,

@@ -12,7 +12,7 @@ use tokio::sync::RwLock;
 use tokio::task::JoinHandle;
 
 use super::binary::Binary;
-use super::h2::{H2Client, empty};
+use super::http2_endpoints::{H2Client, empty};
 use super::scripted_server::{ReservedPort, ScriptedServer, echo};
 use super::scripted_setup::start_with_scripted_server;
 use super::setup::{

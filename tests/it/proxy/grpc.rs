@@ -6,7 +6,9 @@ use http::{HeaderMap, HeaderValue, Request, Response, Version, response};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::h2::{Body, H2Client, H2PendingRequest, H2ScriptedServer, ReceivedMessage, empty, full, with_trailers};
+use super::http2_endpoints::{
+    Body, H2Client, H2PendingRequest, H2ScriptedServer, ReceivedMessage, empty, full, with_trailers,
+};
 use super::setup::{TestProxy, within_timeout};
 
 const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";

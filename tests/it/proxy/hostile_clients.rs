@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::h2::{H2Client, empty};
+use super::http2_endpoints::{H2Client, empty};
 use super::scripted_setup::start_with_scripted_server;
 use super::setup::{PREDICT, TestProxy, assert_answer, count, predictions, within_timeout};
 use super::support::client::{Answer, Client};

@@ -4,7 +4,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::binary::Binary;
-use super::h2::{H2Client, full};
+use super::http2_endpoints::{H2Client, full};
 use super::scripted_server::{ReservedPort, ScriptedServer, echo, reply};
 use super::setup::{PREDICT, assert_answer, instances, predictions, within_timeout};
 use super::support::client::{Answer, Client, Outgoing};

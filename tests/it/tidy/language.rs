@@ -11,35 +11,36 @@ use regex::Regex;
 use super::{files, read, sources};
 
 /// An expression and the lines per 1000 that may match it.
-struct Habit {
+struct WordRule {
     name: &'static str,
     expression: &'static str,
     per_thousand: usize,
 }
 
-const PERSONS: Habit = Habit {
+const PERSONS: WordRule = WordRule {
     name: "persons",
     expression: r"\b(who|whom|whose|whoever|nobody|somebody|everybody|anybody)\b",
     per_thousand: 4,
 };
-const SPEECH: Habit = Habit { name: "speech", expression: r"\b(told|tells?|says|said|asked|asks)\b", per_thousand: 5 };
-/// Habits of comments.
-const COMMENTS: [Habit; 8] = [
+const SPEECH: WordRule =
+    WordRule { name: "speech", expression: r"\b(told|tells?|says|said|asked|asks)\b", per_thousand: 5 };
+/// Rules for comments.
+const COMMENTS: [WordRule; 8] = [
     PERSONS,
     SPEECH,
-    Habit {
+    WordRule {
         name: "noun clauses as openings",
         expression: r"^\s*//[/!] (What|Who|Whom|Whether|How|When|Where|Why|Which|By how|Of) ",
         per_thousand: 25,
     },
-    Habit { name: "stands", expression: r"\bst(ands|ood)\b|\bstand([^-\w]|$)", per_thousand: 1 },
-    Habit { name: "he", expression: r"\b(he|him|his)\b", per_thousand: 1 },
-    Habit { name: "so many", expression: r"\bso (many|long|much|large|far)\b", per_thousand: 4 },
-    Habit { name: "archaic words", expression: r"\b[Ww]hither|\bhither|\btill\b|\bshall\b", per_thousand: 1 },
-    Habit { name: "more than 100 columns", expression: r"^.{101}", per_thousand: 25 },
+    WordRule { name: "stands", expression: r"\bst(ands|ood)\b|\bstand([^-\w]|$)", per_thousand: 1 },
+    WordRule { name: "he", expression: r"\b(he|him|his)\b", per_thousand: 1 },
+    WordRule { name: "so many", expression: r"\bso (many|long|much|large|far)\b", per_thousand: 4 },
+    WordRule { name: "archaic words", expression: r"\b[Ww]hither|\bhither|\btill\b|\bshall\b", per_thousand: 1 },
+    WordRule { name: "more than 100 columns", expression: r"^.{101}", per_thousand: 25 },
 ];
-/// Habits of documents. Reference pages quote words more often than code does.
-const DOCUMENTS: [Habit; 2] = [Habit { per_thousand: 12, ..PERSONS }, Habit { per_thousand: 12, ..SPEECH }];
+/// Rules for documents. Reference pages quote words more often than code does.
+const DOCUMENTS: [WordRule; 2] = [WordRule { per_thousand: 12, ..PERSONS }, WordRule { per_thousand: 12, ..SPEECH }];
 /// A section, rule or decision of a document that is not in the tree.
 const CITATION: &str = r"§\s?\d|\bR\d{1,2}\b|\b[GFBT]\d{2,3}\b|\.md §";
 /// Number formats and GPUs that look like one.
@@ -69,19 +70,19 @@ fn compiled(expression: &str) -> Regex {
     Regex::new(expression).expect("the expression is a constant")
 }
 
-/// Fails if more lines match a habit than its limit allows, and lists them.
-fn assert_rare(lines: &[(String, String)], habits: &[Habit]) {
-    for habit in habits {
-        let expression = compiled(habit.expression);
+/// Fails if more lines match a rule than its limit allows, and lists them.
+fn assert_rare(lines: &[(String, String)], rules: &[WordRule]) {
+    for rule in rules {
+        let expression = compiled(rule.expression);
         let found: Vec<&(String, String)> = lines.iter().filter(|(_, line)| expression.is_match(line)).collect();
         let listed: Vec<String> = found.iter().map(|(place, line)| format!("{place}: {}", line.trim())).collect();
         assert!(
-            found.len() * 1000 <= habit.per_thousand * lines.len(),
+            found.len() * 1000 <= rule.per_thousand * lines.len(),
             "{}: {} of {} lines, at most {} in 1000\n{}",
-            habit.name,
+            rule.name,
             found.len(),
             lines.len(),
-            habit.per_thousand,
+            rule.per_thousand,
             listed.join("\n"),
         );
     }

@@ -3,7 +3,7 @@
 use http::Request;
 use serde_json::json;
 
-use super::super::h2::{Body, H2Client, full};
+use super::super::http2_endpoints::{Body, H2Client, full};
 use super::super::scripted_server::echo;
 use super::super::scripted_setup::start_with_scripted_server;
 use super::super::setup::{

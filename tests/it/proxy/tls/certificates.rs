@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::super::binary::Binary;
-use super::super::h2::H2Client;
+use super::super::http2_endpoints::H2Client;
 use super::super::scripted_server::ScriptedServer;
 use super::super::setup::{TestProxy, assert_failure, merge_json, policy_text, predictions, within_timeout};
 use super::super::support::client::Client;

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::super::h2::H2Client;
+use super::super::http2_endpoints::H2Client;
 use super::super::scripted_server::ScriptedServer;
 use super::super::setup::{TestProxy, assert_answer, count, merge_json, predictions, within_timeout};
 use super::super::tunnel::{CertAuthority, TlsTunnelEnd};

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::super::h2::{H2Client, H2ScriptedServer, empty};
+use super::super::http2_endpoints::{H2Client, H2ScriptedServer, empty};
 use super::super::scripted_server::ScriptedServer;
 use super::super::setup::{assert_answer, assert_failure, predictions, within_timeout};
 use super::super::support::wire::Framing;

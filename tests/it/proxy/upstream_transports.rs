@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::batches::predicts;
-use super::h2::{H2Client, H2ScriptedServer, full};
+use super::http2_endpoints::{H2Client, H2ScriptedServer, full};
 use super::scripted_server::PendingRequest;
 use super::scripted_setup::start_with_scripted_server;
 use super::setup::{PREDICT, TestProxy, assert_answer, instances, predictions, within_timeout};

@@ -3,12 +3,12 @@
 use http::{HeaderMap, HeaderValue, Request, Response, Version};
 use serde_json::json;
 
-use super::h2::{H2Client, H2ScriptedServer, empty, full, with_trailers};
+use super::http2_endpoints::{H2Client, H2ScriptedServer, empty, full, with_trailers};
 use super::scripted_setup::start_with_scripted_server;
 use super::setup::{TestProxy, header, within_timeout};
 use super::support::wire::values;
 
-fn get(target: &str) -> Request<super::h2::Body> {
+fn get(target: &str) -> Request<super::http2_endpoints::Body> {
     Request::get(format!("http://model.example{target}")).body(empty()).unwrap()
 }
 
