@@ -13,6 +13,9 @@
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 #![expect(clippy::unwrap_used, reason = "a bench ends at the first error")]
 
+#[path = "support/statistics.rs"]
+mod statistics;
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -22,6 +25,8 @@ use groupage_engine::{
 };
 use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
+
+use self::statistics::median;
 
 /// Sequences and tokens of each.
 const SHAPES: [(usize, usize); 5] = [(1, 16), (1, 128), (8, 128), (32, 32), (2, 512)];
@@ -214,10 +219,4 @@ impl ShapeTimes {
         let (ours, theirs, speed) = (rate(&self.ours), rate(&self.theirs), self.speed());
         println!("{name:<9} {ours:>11.0} {theirs:>14.0} {speed:>7.2} {spread:>15}");
     }
-}
-
-fn median(times: &[f64]) -> f64 {
-    let mut times = times.to_vec();
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }

@@ -38,10 +38,13 @@ mod cork_proxy;
 mod process;
 #[path = "schedule/row.rs"]
 mod row;
+#[path = "support/statistics.rs"]
+mod statistics;
 
 use cork_proxy::CorkProxy;
 use process::Process;
 use row::{GeneratedRow, Outcome, ServerKind, THINK, rows};
+use statistics::median;
 
 /// Names of the contestants. The arrays of runs and of servers are in the same order.
 const CONTESTANTS: [&str; 5] = ["direct", "KServe", "window", "cork", "ours"];
@@ -232,8 +235,8 @@ async fn measure_lag(scale: Scale) -> CallLag {
         direct.push(run_clients(scale, mock.addr(), 1, 1).await.p50().as_secs_f64());
         proxied.push(run_clients(scale, proxy.listen, 1, 1).await.p50().as_secs_f64());
     }
-    let lag = |latencies| Duration::from_secs_f64(median(latencies)).saturating_sub(base);
-    CallLag { direct: lag(direct), proxied: lag(proxied) }
+    let lag = |latencies: &[f64]| Duration::from_secs_f64(median(latencies)).saturating_sub(base);
+    CallLag { direct: lag(&direct), proxied: lag(&proxied) }
 }
 
 /// Measures the latency that the proxy adds to a single call of 2 ms.
@@ -247,7 +250,7 @@ async fn measure_idle(scale: Scale, tally: &mut Tally) {
         added.push((run_clients(scale, proxy.listen, 1, 1).await.p50().as_secs_f64() - direct) * 1e3);
     }
     println!("idle: one client, 2 ms a call, kept upstream connections");
-    tally.judge("ms added to the median", median(added), IDLE_ADDED_MS_MAX);
+    tally.judge("ms added to the median", median(&added), IDLE_ADDED_MS_MAX);
 }
 
 /// Measures the rate of closed loops through the proxy, as a share of the rate of the mock server
@@ -268,7 +271,7 @@ async fn measure_share(scale: Scale, tally: &mut Tally) {
             assert_eq!(report.wrong, 0, "every answer is checked");
             shares.push(report.items_per_second() / own);
         }
-        tally.at_least(&format!("share with {clients} clients, {millis} ms a call"), median(shares), share_min);
+        tally.at_least(&format!("share with {clients} clients, {millis} ms a call"), median(&shares), share_min);
     }
 }
 
@@ -300,7 +303,7 @@ async fn measure_restart(scale: Scale, tally: &mut Tally) {
         lost.push(before - goodput(again.listen, measured).await);
     }
     println!("restart: four slots, {RESTART_RATE} calls/s, killed after 8 s");
-    tally.judge("goodput lost in the first 2 s", median(lost), RESTART_LOST_MAX);
+    tally.judge("goodput lost in the first 2 s", median(&lost), RESTART_LOST_MAX);
 }
 
 /// Runs closed-loop clients without think time.
@@ -325,13 +328,8 @@ async fn stand_in(base: Duration, items_max: Option<usize>) -> ServerHandle {
 }
 
 fn median_outcome(outcomes: &[Outcome]) -> Outcome {
-    let of = |part: fn(&Outcome) -> f64| median(outcomes.iter().map(part).collect());
+    let of = |part: fn(&Outcome) -> f64| median(&outcomes.iter().map(part).collect::<Vec<_>>());
     Outcome { goodput: of(|outcome| outcome.goodput), mean: of(|outcome| outcome.mean) }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 // === impl RowContest ===
@@ -375,7 +373,8 @@ impl RowContest {
         tally.judge("mean off the simulator's", (ours.mean / model.mean - 1.0).abs(), MEAN_OFF_MAX);
         for (name, contestant) in CONTESTANTS.iter().zip(&self.real).take(OURS) {
             let pairs = contestant.iter().zip(&self.real[OURS]);
-            let better = median(pairs.map(|(contestant, ours)| contestant.goodput - ours.goodput).collect());
+            let differences: Vec<f64> = pairs.map(|(contestant, ours)| contestant.goodput - ours.goodput).collect();
+            let better = median(&differences);
             tally.judge(&format!("goodput of {name} beyond ours"), better, CONTESTANT_BETTER_MAX);
         }
     }

@@ -17,6 +17,8 @@
 
 #[path = "serve_engine/process.rs"]
 mod process;
+#[path = "support/statistics.rs"]
+mod statistics;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,6 +28,7 @@ use groupage::testkit::load::{ClosedConfig, PreparedCalls, Report, post_json, re
 use groupage::testkit::{ServerAddr, report_skipped};
 
 use self::process::ServerProcess;
+use self::statistics::median;
 
 /// Numbers of clients.
 const CLIENTS: [usize; 3] = [1, 8, 64];
@@ -198,10 +201,4 @@ impl ClientTurns {
 
 fn rates(reports: &[Report]) -> Vec<f64> {
     reports.iter().map(Report::calls_per_second).collect()
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
 }

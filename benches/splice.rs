@@ -29,9 +29,12 @@ mod bodies;
 mod groupage;
 #[path = "splice/raw_value.rs"]
 mod raw_value;
+#[path = "support/statistics.rs"]
+mod statistics;
 
 use bodies::MEMBERS;
 use bytes::Bytes;
+use statistics::median;
 
 /// Limit: speed as a multiple of that of `RawValue`.
 const SPEED_MIN: f64 = 1.2;
@@ -142,7 +145,7 @@ impl Comparison {
     }
 
     fn speed(&self) -> f64 {
-        median(&self.theirs).as_secs_f64() / median(&self.ours).as_secs_f64()
+        median_time(&self.theirs).as_secs_f64() / median_time(&self.ours).as_secs_f64()
     }
 
     fn print(&self) {
@@ -154,21 +157,20 @@ impl Comparison {
             .collect();
         ratios.sort_by(f64::total_cmp);
         let (low, high) = (ratios[ratios.len() / 10], ratios[ratios.len() * 9 / 10]);
-        let ours = median(&self.ours);
+        let ours = median_time(&self.ours);
         let rate = f64::from(u32::try_from(self.bytes).unwrap()) / ours.as_secs_f64() / 1e6;
         println!(
             "{:<28} {:>9} {ours:>11.1?} {:>11.1?} {:>7.2} {:>15} {rate:>9.0}",
             self.name,
             self.bytes,
-            median(&self.theirs),
+            median_time(&self.theirs),
             self.speed(),
             format!("{low:.2} to {high:.2}"),
         );
     }
 }
 
-fn median(times: &[Duration]) -> Duration {
-    let mut times = times.to_vec();
-    times.sort_unstable();
-    times[times.len() / 2]
+fn median_time(times: &[Duration]) -> Duration {
+    let seconds: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
+    Duration::from_secs_f64(median(&seconds))
 }

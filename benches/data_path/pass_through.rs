@@ -11,7 +11,8 @@ use groupage::testkit::load::run_closed_loop;
 
 use super::process::{self, Process};
 use super::reference_proxies::{ReferenceProgram, ReferenceProxy};
-use super::{Scale, load, median, stand_in};
+use super::statistics::median;
+use super::{Scale, load, stand_in};
 
 /// Numbers of connections, each with one call at a time.
 const CONNECTIONS: [usize; 2] = [8, 64];
@@ -59,14 +60,14 @@ pub(crate) async fn run(scale: Scale) {
             }
         }
         println!("  direct      p50 {}", spread(&direct));
-        let (cpu, added) = (median(all[0].cpu.clone()), median(all[0].added.clone()));
+        let (cpu, added) = (median(&all[0].cpu), median(&all[0].added));
         for MeasuredProxy { name, cpu: own_cpu, added: own_added, .. } in &all {
             println!(
                 "  {name:<9} CPU {} us a call, groupage {:.2} times it   p50 +{} us, groupage {:.2} times it",
                 spread(own_cpu),
-                cpu / median(own_cpu.clone()),
+                cpu / median(own_cpu),
                 spread(own_added),
-                added / median(own_added.clone()),
+                added / median(own_added),
             );
         }
     }
@@ -98,5 +99,5 @@ fn micros(duration: Duration) -> f64 {
 fn spread(values: &[f64]) -> String {
     let (least, most) =
         (values.iter().copied().fold(f64::MAX, f64::min), values.iter().copied().fold(f64::MIN, f64::max));
-    format!("{:>6.1} [{least:.1}, {most:.1}]", median(values.to_vec()))
+    format!("{:>6.1} [{least:.1}, {most:.1}]", median(values))
 }

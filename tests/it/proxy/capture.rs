@@ -14,6 +14,7 @@ use super::setup::{
     PREDICT, TestProxy, assert_answer, assert_failure, instances, merge_json, predictions, within_timeout,
 };
 use super::support::client::{Client, Outgoing};
+use super::support::command::remove_settings;
 use super::support::wire::Headers;
 
 /// Returns settings with one slot, so that the members of a batch can be predicted.
@@ -279,9 +280,7 @@ async fn one_server_makes_a_process_ready_and_named_ports_all_have_to_have_their
 
 fn config_of(env: &[(&str, &str)], args: &[&str]) -> Vec<Value> {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_groupage"));
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GROUPAGE_")) {
-        command.env_remove(name);
-    }
+    remove_settings(&mut command);
     let out = command.args(["config", "-o", "json"]).args(args).envs(env.iter().copied()).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     serde_json::from_slice(&out.stdout).unwrap()
