@@ -90,7 +90,7 @@ async fn measure_row(row: &Row, lasts: Duration, reference: Reference, tally: &m
     let lasts = if waves >= 2 { lone.mul_f64(f64::from(waves) - 0.5) } else { lasts };
     println!("{}{}", row.name, if reference == Reference::Pass { ", direct is mode Passthrough" } else { "" });
     let (direct, pass, proxied, proxy) = match row.order {
-        RunOrder::Beside => beside(row, lasts, reference).await,
+        RunOrder::Concurrent => measure_concurrently(row, lasts, reference).await,
         RunOrder::InTurns => in_turns(row, lasts / TURNS, reference).await,
     };
     let before = tally.missed;
@@ -133,7 +133,7 @@ fn passing(server: &StandIn) -> Process {
 
 type RowReports = (Vec<Report>, Vec<Report>, Vec<Report>, Process);
 
-async fn beside(row: &Row, lasts: Duration, reference: Reference) -> RowReports {
+async fn measure_concurrently(row: &Row, lasts: Duration, reference: Reference) -> RowReports {
     let servers = [StandIn::start(&row.model), StandIn::start(&row.model)];
     let proxy = Process::with_admin(&servers[1].url(), "");
     let (to, _passing) = referred(reference, &servers[0]);

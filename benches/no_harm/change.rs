@@ -31,7 +31,7 @@ const PAYS: f64 = 1.5;
 /// calls.
 const LESS_ROOM_SOJOURNS: f64 = 15.0;
 /// Number of slices of which the mean rate is judged.
-const LOOK: usize = 4;
+const JUDGED_SLICES: usize = 4;
 
 /// A time span in which the server does not change.
 #[derive(Clone, Copy)]
@@ -170,10 +170,11 @@ fn reached(
 ) {
     let half = lasts / 2;
     let settled = served(direct, from + half, half) as f64 / half.as_secs_f64();
-    let look = SLICE_INTERVAL * u32::try_from(LOOK).unwrap_or(1);
+    let judged = SLICE_INTERVAL * u32::try_from(JUDGED_SLICES).unwrap_or(1);
     let slices = u32::try_from(lasts.as_nanos() / SLICE_INTERVAL.as_nanos()).unwrap_or(0);
-    let wanted = settled * look.as_secs_f64() * share;
-    let found = (0..slices).map(|at| SLICE_INTERVAL * at).find(|&at| served(proxied, from + at, look) as f64 >= wanted);
+    let wanted = settled * judged.as_secs_f64() * share;
+    let found =
+        (0..slices).map(|at| SLICE_INTERVAL * at).find(|&at| served(proxied, from + at, judged) as f64 >= wanted);
     let shown = found.map_or("never".to_owned(), |at| format!("after {:.2} s", at.as_secs_f64()));
     println!("  {what} {shown}, at most {:.1} s", most.as_secs_f64());
     tally.count(found.is_some_and(|at| at <= most), &format!("{what} {shown}"));

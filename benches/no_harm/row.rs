@@ -39,7 +39,7 @@ pub(crate) enum SlowReason {
 pub(crate) enum RunOrder {
     /// Both concurrently, each in front of its own server, so that a disturbance affects both. For
     /// loads that leave the processor idle.
-    Beside,
+    Concurrent,
     /// In turns, with a new proxy for each.
     InTurns,
 }
@@ -96,7 +96,7 @@ impl ClientGroup {
 
 impl Row {
     fn new(name: &'static str, model: Model, groups: &[ClientGroup]) -> Self {
-        Self { name, model, groups: groups.to_vec(), order: RunOrder::Beside, share_min: SHARE_MIN, of_pass: false }
+        Self { name, model, groups: groups.to_vec(), order: RunOrder::Concurrent, share_min: SHARE_MIN, of_pass: false }
     }
 
     fn short(self) -> Self {

@@ -178,8 +178,8 @@ async fn an_invalid_or_foreign_token_opens_no_stream(space: &TestNamespace) -> C
         ("not-injected", space.pod_token(&other, "groupage.dev").await?, &other, "forbidden"),
         ("stolen-for-itself", stolen, &other, "goaway"),
     ];
-    for (name, token, whom, _) in &thieves {
-        let uid = whom.metadata.uid.as_deref().unwrap_or_default();
+    for (name, token, impersonated, _) in &thieves {
+        let uid = impersonated.metadata.uid.as_deref().unwrap_or_default();
         let manifest = IMPOSTOR_POD
             .replace("$namespace", &space.name)
             .replace("$name", name)

@@ -172,7 +172,8 @@ impl ClusterBuilder {
 
     /// Starts the components that need a running API server.
     fn start_dependents(&mut self) -> Result<(), TestError> {
-        let kubeconfig = |starting: &Self, who| starting.certificates.kubeconfig(who).map(|file| path_text(&file));
+        let kubeconfig =
+            |starting: &Self, component| starting.certificates.kubeconfig(component).map(|file| path_text(&file));
         let manager = "kube-controller-manager";
         let args = [
             flag("kubeconfig", kubeconfig(self, manager)?),

@@ -106,8 +106,9 @@ async fn only_calls_that_are_equal_in_every_respect_share_a_batch() {
         received.push((turn.instances(), header(&turn.request.headers, "authorization"), turn.request.target.clone()));
         turn.echo().await;
     }
-    let expected =
-        |items: &[u64], who: &str, query: &str| (items.to_vec(), format!("Bearer {who}"), format!("{PREDICT}{query}"));
+    let expected = |items: &[u64], token: &str, query: &str| {
+        (items.to_vec(), format!("Bearer {token}"), format!("{PREDICT}{query}"))
+    };
     let all = [
         expected(&[1, 6], "a", ""),
         expected(&[2], "b", ""),

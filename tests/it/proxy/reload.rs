@@ -242,9 +242,9 @@ async fn until_changed(binary: &Binary, to: u32) {
 
 /// Replaces a file as an editor does.
 fn replace(path: &Path, text: &str) {
-    let beside = path.with_extension("swp");
-    fs::write(&beside, text).unwrap();
-    fs::rename(&beside, path).unwrap();
+    let new_file = path.with_extension("swp");
+    fs::write(&new_file, text).unwrap();
+    fs::rename(&new_file, path).unwrap();
 }
 
 #[tokio::test]

@@ -18,11 +18,12 @@ async fn a_lone_call_on_an_idle_server_waits_for_nothing() {
     let (proxy, hand) = start_with_scripted_server(adaptive_spec(&json!({"limits": {"queueDelayMax": "1m"}}))).await;
     let direct = hand.address;
     let _auto = hand.into_auto_responder(super::scripted_server::echo);
-    let (mut through, mut beside) = (proxy.client().await, within_timeout(Client::connect(direct)).await.unwrap());
+    let (mut through, mut direct_client) =
+        (proxy.client().await, within_timeout(Client::connect(direct)).await.unwrap());
     let request = proxy.predict(1);
     let (mut proxied, mut alone) = (Vec::new(), Vec::new());
     for _ in 0..100 {
-        for (client, times) in [(&mut through, &mut proxied), (&mut beside, &mut alone)] {
+        for (client, times) in [(&mut through, &mut proxied), (&mut direct_client, &mut alone)] {
             let answer = within_timeout(client.fetch(&request)).await;
             assert_answer(&answer, 200, &predictions(&[1]));
             times.push(answer.done.unwrap().duration_since(answer.sent.unwrap()));

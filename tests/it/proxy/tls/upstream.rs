@@ -187,9 +187,9 @@ async fn an_upstream_that_wants_a_certificate_gets_ours_and_files_that_change_ar
     // Both files are replaced completely, one after the other, as tools do it. In between they do
     // not match.
     for (path, text) in [(&cert, &right.cert), (&key, &right.key)] {
-        let beside = own.path().join("new");
-        fs::write(&beside, text).unwrap();
-        fs::rename(&beside, path).unwrap();
+        let new_file = own.path().join("new");
+        fs::write(&new_file, text).unwrap();
+        fs::rename(&new_file, path).unwrap();
     }
     until_metric(&proxy, applied, 1).await;
     let pending = proxy.call(proxy.predict(1));
