@@ -1,4 +1,4 @@
-//! Figures of the language of comments, type names and documents.
+//! Figures of the language of comments, names and documents.
 //!
 //! Limits lie at or a little above the worst of linkerd2-proxy, quinn-proto, tower, axum, ripgrep,
 //! rustls and pingora, measured by the same expressions. They catch a habit, not a word: one `who`
@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use regex::Regex;
 
+use super::lex::TokenKind;
 use super::{files, read, sources};
 
 /// An expression and the lines per 1000 that may match it.
@@ -55,6 +56,9 @@ const REPEATED_MAX: usize = 12;
 const REPEATED_FILES: usize = 4;
 /// Maximum number of characters of a cell in a Markdown table.
 const CELL_MAX: usize = 300;
+/// Words that occur in no identifier: software does not speak, and a value is named by its content.
+const IDENTIFIER_WORDS: [&str; 11] =
+    ["said", "says", "told", "tells", "tell", "asks", "asked", "heard", "came", "stands", "goes"];
 /// Folders of code that tests or measures the product.
 const TEST_FOLDERS: [&str; 4] = ["tests", "benches", "e2e", "fuzz"];
 
@@ -156,6 +160,25 @@ fn type_names_have_two_words_and_one_meaning() {
         let repeated: Vec<_> = names.iter().filter(|(_, files)| files.len() >= REPEATED_FILES).collect();
         assert!(repeated.len() <= REPEATED_MAX, "{repeated:#?}");
     }
+}
+
+/// Returns `true` if one of the words of an identifier in snake case is discouraged. Constants are
+/// in upper case.
+fn has_discouraged_word(identifier: &str) -> bool {
+    identifier.split('_').any(|part| IDENTIFIER_WORDS.iter().any(|word| part.eq_ignore_ascii_case(word)))
+}
+
+#[test]
+fn identifiers_are_named_by_content_and_not_after_speech() {
+    assert!(["said", "SAID_MAX", "a_call_that_goes_alone"].into_iter().all(has_discouraged_word));
+    assert!(!["mask", "became", "cargo_target", "understands"].into_iter().any(has_discouraged_word));
+    let mut found = Vec::new();
+    for source in ["src"].into_iter().chain(TEST_FOLDERS).flat_map(sources) {
+        let words = source.tokens().into_iter().filter(|token| token.kind == TokenKind::Word);
+        let discouraged = words.filter(|token| has_discouraged_word(token.text));
+        found.extend(discouraged.map(|token| format!("{}:{}: {}", source.path, token.line, token.text)));
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 #[test]
