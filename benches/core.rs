@@ -12,7 +12,7 @@
 //!    virtual time.
 //!
 //! The number of allocations and the idle core are asserted in every run, also in the short one of
-//! `cargo test`. Times are compared with a limit (a *bar*), and the last line counts the bars met
+//! `cargo test`. Times are compared with limits, and the last line counts the limits met
 //! and missed. Arguments other than flags select loads by name.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
@@ -24,13 +24,16 @@ use std::time::Duration;
 mod allocations;
 #[path = "core/core_driver.rs"]
 mod core_driver;
+#[path = "support/statistics.rs"]
+mod statistics;
 
 use core_driver::{CoreDriver, Load, StretchMeasurement};
+use statistics::median;
 
 #[global_allocator]
-static ALLOCATOR: allocations::Counting = allocations::Counting;
+static ALLOCATOR: allocations::CountingAllocator = allocations::CountingAllocator;
 
-/// Bars: cost of an item, time of a decision by weights, and share of a CPU core that plans take.
+/// Limits: cost of an item, time of a decision by weights, and share of a CPU core that plans take.
 const NANOS_PER_ITEM_MAX: f64 = 1000.0;
 const GROUP_MICROS_MAX: f64 = 20.0;
 const PLAN_SHARE_MAX: f64 = 0.01;
@@ -51,7 +54,7 @@ struct Scale {
     plan_time: Duration,
 }
 
-/// Number of bars met and missed.
+/// Number of limits met and missed.
 #[derive(Default)]
 struct Tally {
     met: u32,
@@ -99,7 +102,8 @@ fn main() {
             let mut driver = CoreDriver::new(load).timing_decisions();
             driver.run(scale.warm);
             let each = |measured: StretchMeasurement| measured.deciding.as_secs_f64() * 1e6 / measured.batches as f64;
-            let micros = median((0..scale.stretches).map(|_| each(driver.run(scale.stretch))));
+            let stretches: Vec<f64> = (0..scale.stretches).map(|_| each(driver.run(scale.stretch))).collect();
+            let micros = median(&stretches);
             println!("  {}: {micros:.1} us", load.name);
             if !tiny {
                 tally.judge("us a decision", micros, GROUP_MICROS_MAX);
@@ -133,13 +137,14 @@ fn measure_cost(load: Load, scale: Scale) -> (StretchMeasurement, f64) {
     let mut driver = CoreDriver::new(load);
     driver.run(scale.warm);
     let mut all = StretchMeasurement::default();
-    let nanos = median((0..scale.stretches).map(|_| {
+    let stretches = (0..scale.stretches).map(|_| {
         let measured = driver.run(scale.stretch);
         all.items += measured.items;
         all.batches += measured.batches;
         all.allocations += measured.allocations;
         measured.spent.as_secs_f64() * 1e9 / measured.items as f64
-    }));
+    });
+    let nanos = median(&stretches.collect::<Vec<f64>>());
     (all, nanos)
 }
 
@@ -181,12 +186,6 @@ fn measure_plans(scale: Scale, tiny: bool, tally: &mut Tally) {
 
 fn per(sum: u64, count: u64) -> f64 {
     sum as f64 / count.max(1) as f64
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 // === impl Tally ===

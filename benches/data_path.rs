@@ -31,10 +31,13 @@ mod pass_through;
 #[path = "data_path/process.rs"]
 #[expect(dead_code, reason = "the no_harm bench reads the admin port")]
 mod process;
-#[path = "data_path/rivals.rs"]
-mod rivals;
+#[path = "data_path/reference_proxies.rs"]
+mod reference_proxies;
+#[path = "support/statistics.rs"]
+mod statistics;
 
 use process::Process;
+use statistics::median;
 
 /// Extent of the measurements.
 #[derive(Clone, Copy)]
@@ -101,11 +104,6 @@ fn load(scale: Scale, to: SocketAddr, clients: usize, items: usize) -> ClosedCon
     }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 async fn throughput(scale: Scale, is_selected: impl Fn(&str) -> bool) {
     let rows = [
         ("WorkConserving", 5, &[1, 8, 32, 64, 256][..]),
@@ -136,7 +134,7 @@ async fn throughput(scale: Scale, is_selected: impl Fn(&str) -> bool) {
             for _ in 0..scale.repeats {
                 own.push(run_closed_loop(load(scale, mock.addr(), 2, clients.min(32))).await.items_per_second());
             }
-            let own = median(own);
+            let own = median(&own);
             let (mut rates, mut p50, mut sizes, mut cpu) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
             for _ in 0..scale.repeats {
                 let (before, cpu_before) = (mock.stats(), process::cpu(&proxy.pids));
@@ -151,11 +149,11 @@ async fn throughput(scale: Scale, is_selected: impl Fn(&str) -> bool) {
                 rates.push(report.items_per_second());
                 p50.push(report.p50().as_secs_f64() * 1e3);
             }
-            let (rate, p50, cpu) = (median(rates), median(p50), median(cpu));
+            let (rate, p50, cpu) = (median(&rates), median(&p50), median(&cpu));
             println!(
                 "  {policy:<14} {millis:>4} {clients:>8} {rate:>10.0}    {:.3}   {:>11.1} {p50:>6.2} ms {cpu:>9.1} us",
                 rate / own,
-                median(sizes)
+                median(&sizes)
             );
         }
     }
@@ -174,8 +172,8 @@ async fn idle_latency(scale: Scale) {
         with_kept.push(added(run_closed_loop(load(short, kept.listen, 1, 1)).await.p50()));
         with_fresh.push(added(run_closed_loop(load(short, fresh.listen, 1, 1)).await.p50()));
     }
-    println!("  kept upstream connections   +{:.3} ms", median(with_kept));
-    println!("  fresh upstream connections  +{:.3} ms", median(with_fresh));
+    println!("  kept upstream connections   +{:.3} ms", median(&with_kept));
+    println!("  fresh upstream connections  +{:.3} ms", median(&with_fresh));
 }
 
 async fn idle_process(scale: Scale) {

@@ -4,7 +4,7 @@
 //! Both sides run on one thread and take turns in one run; onnxruntime in a child process, which
 //! `src/engine/tests/setup.sh` installs with the model. The figure is the ratio of the medians. It is
 //! printed with the tenth and the ninetieth percentile of the ratios of single turns. Both sides must
-//! have the same embeddings. The last line counts the bars met and missed: at least 0.8 times the
+//! have the same embeddings. The last line counts the limits met and missed: at least 0.8 times the
 //! speed of onnxruntime for 8 sequences of 128 tokens.
 //!
 //! `--test` (as `cargo test` runs it) is a tiny run. Without the model, nothing is measured and the
@@ -12,6 +12,9 @@
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 #![expect(clippy::unwrap_used, reason = "a bench ends at the first error")]
+
+#[path = "support/statistics.rs"]
+mod statistics;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -23,11 +26,13 @@ use groupage_engine::{
 use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 
+use self::statistics::median;
+
 /// Sequences and tokens of each.
 const SHAPES: [(usize, usize); 5] = [(1, 16), (1, 128), (8, 128), (32, 32), (2, 512)];
-/// Shape of the bar.
-const BAR_SHAPE: (usize, usize) = (8, 128);
-/// Bar: speed as a multiple of that of onnxruntime.
+/// Shape of the limit.
+const LIMIT_SHAPE: (usize, usize) = (8, 128);
+/// Limit: speed as a multiple of that of onnxruntime.
 const SPEED_MIN: f64 = 0.8;
 /// Tokens of a turn, so that turns of all shapes take about as long.
 const TOKENS_PER_TURN: usize = 1024;
@@ -72,8 +77,8 @@ fn main() {
     if let Some(other) = other {
         other.stop();
     }
-    let bar = results.iter().find(|result| result.shape == BAR_SHAPE && !result.theirs.is_empty());
-    if let Some(result) = bar.filter(|_| !tiny) {
+    let judged = results.iter().find(|result| result.shape == LIMIT_SHAPE && !result.theirs.is_empty());
+    if let Some(result) = judged.filter(|_| !tiny) {
         let met = usize::from(result.speed() >= SPEED_MIN);
         println!("{met} met, {} missed: at least {SPEED_MIN} times the speed of onnxruntime at 8×128", 1 - met);
     }
@@ -214,10 +219,4 @@ impl ShapeTimes {
         let (ours, theirs, speed) = (rate(&self.ours), rate(&self.theirs), self.speed());
         println!("{name:<9} {ours:>11.0} {theirs:>14.0} {speed:>7.2} {spread:>15}");
     }
-}
-
-fn median(times: &[f64]) -> f64 {
-    let mut times = times.to_vec();
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }

@@ -23,10 +23,13 @@ mod load;
 #[path = "data_path/process.rs"]
 #[expect(dead_code, reason = "the data path's bench uses all of it")]
 mod process;
+#[path = "support/statistics.rs"]
+mod statistics;
 
 use engine::{Engine, EngineModel};
 use load::CallResult;
 use process::Process;
+use statistics::median;
 
 /// The engine of every contestant.
 const MODEL: EngineModel = EngineModel {
@@ -160,13 +163,13 @@ impl ContestantResult {
         let within = urgent.iter().filter(|result| result.first_token.is_some_and(|first| first <= SLO)).count();
         #[expect(clippy::cast_precision_loss, reason = "some hundreds of calls")]
         let within = within as f64 / urgent.len().max(1) as f64;
-        Self { name, within, medians: [median(&urgent), median(&all)], tokens }
+        Self { name, within, medians: [median_first_token(&urgent), median_first_token(&all)], tokens }
     }
 }
 
 /// Returns the median time to the first token of the answered calls, or zero if none was answered.
-fn median(results: &[&CallResult]) -> Duration {
-    let mut times: Vec<Duration> = results.iter().filter_map(|result| result.first_token).collect();
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().unwrap_or_default()
+fn median_first_token(results: &[&CallResult]) -> Duration {
+    let times = results.iter().filter_map(|result| result.first_token);
+    let seconds: Vec<f64> = times.map(|time| time.as_secs_f64()).collect();
+    Duration::from_secs_f64(median(&seconds))
 }

@@ -16,7 +16,7 @@
 //! difference is due to batching. `--seconds N` is the time of each row. `--test` (as `cargo test`
 //! runs it) takes a few tiny rows and judges none. Arguments other than flags select rows by a part
 //! of their name. `GROUPAGE_BINARY=PATH` measures another build of the proxy. The last line counts
-//! the bars met and missed. If one is missed, the limiter's state and the share by seconds are
+//! the limits met and missed. If one is missed, the limiter's state and the share by seconds are
 //! printed below the row.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
@@ -90,7 +90,7 @@ async fn measure_row(row: &Row, lasts: Duration, reference: Reference, tally: &m
     let lasts = if waves >= 2 { lone.mul_f64(f64::from(waves) - 0.5) } else { lasts };
     println!("{}{}", row.name, if reference == Reference::Pass { ", direct is mode Passthrough" } else { "" });
     let (direct, pass, proxied, proxy) = match row.order {
-        RunOrder::Beside => beside(row, lasts, reference).await,
+        RunOrder::Concurrent => measure_concurrently(row, lasts, reference).await,
         RunOrder::InTurns => in_turns(row, lasts / TURNS, reference).await,
     };
     let before = tally.missed;
@@ -104,7 +104,7 @@ async fn measure_row(row: &Row, lasts: Duration, reference: Reference, tally: &m
         }
         println!("  {:<32} proxied {}  share {share:.3}{gain}", "", figures(proxied));
         let against = if row.of_pass { pass.get(at).unwrap_or(direct) } else { direct };
-        if !tally.judge(proxied, against, row.bar) {
+        if !tally.judge(proxied, against, row.share_min) {
             println!("    share by seconds: {}", seconds(proxied, direct));
         }
     }
@@ -133,7 +133,7 @@ fn passing(server: &StandIn) -> Process {
 
 type RowReports = (Vec<Report>, Vec<Report>, Vec<Report>, Process);
 
-async fn beside(row: &Row, lasts: Duration, reference: Reference) -> RowReports {
+async fn measure_concurrently(row: &Row, lasts: Duration, reference: Reference) -> RowReports {
     let servers = [StandIn::start(&row.model), StandIn::start(&row.model)];
     let proxy = Process::with_admin(&servers[1].url(), "");
     let (to, _passing) = referred(reference, &servers[0]);

@@ -17,8 +17,8 @@
 //!
 //! Each run starts cold; calls from 8 s on count. Figures are medians of paired runs. `--quick`
 //! runs each row once, and shorter; `--test` (as `cargo test` runs it) takes two tiny rows.
-//! Arguments other than flags select rows or parts by name. A bar is the limit of one figure; the
-//! last line counts the bars met and missed.
+//! Arguments other than flags select rows or parts by name. The
+//! last line counts the limits met and missed.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 
@@ -38,10 +38,13 @@ mod cork_proxy;
 mod process;
 #[path = "schedule/row.rs"]
 mod row;
+#[path = "support/statistics.rs"]
+mod statistics;
 
 use cork_proxy::CorkProxy;
 use process::Process;
 use row::{GeneratedRow, Outcome, ServerKind, THINK, rows};
+use statistics::median;
 
 /// Names of the contestants. The arrays of runs and of servers are in the same order.
 const CONTESTANTS: [&str; 5] = ["direct", "KServe", "window", "cork", "ours"];
@@ -57,11 +60,11 @@ const GRACE: Duration = Duration::from_millis(1500);
 const ROWS_AT_ONCE: usize = 3;
 /// Number of slots that no window uses up.
 const SLOTS_MANY: u32 = 64;
-/// Bars: difference of goodput and mean from the simulator, goodput of a rival beyond that of
-/// Groupage, latency added to a single call, and goodput lost by a restart.
+/// Limits: difference of goodput and mean from the simulator, goodput of another contestant beyond
+/// that of Groupage, latency added to a single call, and goodput lost by a restart.
 const GOODPUT_OFF_MAX: f64 = 0.03;
 const MEAN_OFF_MAX: f64 = 0.05;
-const RIVAL_BETTER_MAX: f64 = 0.01;
+const CONTESTANT_BETTER_MAX: f64 = 0.01;
 const IDLE_ADDED_MS_MAX: f64 = 0.15;
 const RESTART_LOST_MAX: f64 = 0.01;
 /// Calls per second in the restart part, as in the row with four slots.
@@ -99,7 +102,7 @@ struct RowContest {
     simulated: [Vec<Outcome>; 5],
 }
 
-/// Number of bars met and missed.
+/// Number of limits met and missed.
 #[derive(Default)]
 struct Tally {
     /// `false` for runs that are too short to be judged.
@@ -232,8 +235,8 @@ async fn measure_lag(scale: Scale) -> CallLag {
         direct.push(run_clients(scale, mock.addr(), 1, 1).await.p50().as_secs_f64());
         proxied.push(run_clients(scale, proxy.listen, 1, 1).await.p50().as_secs_f64());
     }
-    let lag = |latencies| Duration::from_secs_f64(median(latencies)).saturating_sub(base);
-    CallLag { direct: lag(direct), proxied: lag(proxied) }
+    let lag = |latencies: &[f64]| Duration::from_secs_f64(median(latencies)).saturating_sub(base);
+    CallLag { direct: lag(&direct), proxied: lag(&proxied) }
 }
 
 /// Measures the latency that the proxy adds to a single call of 2 ms.
@@ -247,7 +250,7 @@ async fn measure_idle(scale: Scale, tally: &mut Tally) {
         added.push((run_clients(scale, proxy.listen, 1, 1).await.p50().as_secs_f64() - direct) * 1e3);
     }
     println!("idle: one client, 2 ms a call, kept upstream connections");
-    tally.judge("ms added to the median", median(added), IDLE_ADDED_MS_MAX);
+    tally.judge("ms added to the median", median(&added), IDLE_ADDED_MS_MAX);
 }
 
 /// Measures the rate of closed loops through the proxy, as a share of the rate of the mock server
@@ -268,7 +271,7 @@ async fn measure_share(scale: Scale, tally: &mut Tally) {
             assert_eq!(report.wrong, 0, "every answer is checked");
             shares.push(report.items_per_second() / own);
         }
-        tally.at_least(&format!("share with {clients} clients, {millis} ms a call"), median(shares), share_min);
+        tally.at_least(&format!("share with {clients} clients, {millis} ms a call"), median(&shares), share_min);
     }
 }
 
@@ -300,7 +303,7 @@ async fn measure_restart(scale: Scale, tally: &mut Tally) {
         lost.push(before - goodput(again.listen, measured).await);
     }
     println!("restart: four slots, {RESTART_RATE} calls/s, killed after 8 s");
-    tally.judge("goodput lost in the first 2 s", median(lost), RESTART_LOST_MAX);
+    tally.judge("goodput lost in the first 2 s", median(&lost), RESTART_LOST_MAX);
 }
 
 /// Runs closed-loop clients without think time.
@@ -325,13 +328,8 @@ async fn stand_in(base: Duration, items_max: Option<usize>) -> ServerHandle {
 }
 
 fn median_outcome(outcomes: &[Outcome]) -> Outcome {
-    let of = |part: fn(&Outcome) -> f64| median(outcomes.iter().map(part).collect());
+    let of = |part: fn(&Outcome) -> f64| median(&outcomes.iter().map(part).collect::<Vec<_>>());
     Outcome { goodput: of(|outcome| outcome.goodput), mean: of(|outcome| outcome.mean) }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 // === impl RowContest ===
@@ -373,10 +371,11 @@ impl RowContest {
         let (ours, model) = (median_outcome(&self.real[OURS]), median_outcome(&self.simulated[OURS]));
         tally.judge("goodput off the simulator's", (ours.goodput - model.goodput).abs(), GOODPUT_OFF_MAX);
         tally.judge("mean off the simulator's", (ours.mean / model.mean - 1.0).abs(), MEAN_OFF_MAX);
-        for (name, rival) in CONTESTANTS.iter().zip(&self.real).take(OURS) {
-            let pairs = rival.iter().zip(&self.real[OURS]);
-            let better = median(pairs.map(|(rival, ours)| rival.goodput - ours.goodput).collect());
-            tally.judge(&format!("goodput of {name} beyond ours"), better, RIVAL_BETTER_MAX);
+        for (name, contestant) in CONTESTANTS.iter().zip(&self.real).take(OURS) {
+            let pairs = contestant.iter().zip(&self.real[OURS]);
+            let differences: Vec<f64> = pairs.map(|(contestant, ours)| contestant.goodput - ours.goodput).collect();
+            let better = median(&differences);
+            tally.judge(&format!("goodput of {name} beyond ours"), better, CONTESTANT_BETTER_MAX);
         }
     }
 }
@@ -392,7 +391,7 @@ impl Tally {
         self.count(value >= least, &format!("{what}: {value:.3}, at least {least}"));
     }
 
-    /// Counts and prints a bar.
+    /// Counts and prints a limit.
     fn count(&mut self, met: bool, line: &str) {
         if !self.judging {
             return;

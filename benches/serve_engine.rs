@@ -7,7 +7,7 @@
 //! both sides must be equal within rounding.
 //!
 //! Each line has the medians of the turns, and the ratio of the rates with the least and the greatest
-//! of a turn. The last line counts the bars met and missed: at least twice the rate of the other side
+//! of a turn. The last line counts the limits met and missed: at least twice the rate of the other side
 //! with 64 clients. `--test` (as `cargo test` runs it) is a tiny run. Without the model or the
 //! packages, which `src/engine/tests/setup.sh --http` installs, nothing is measured and the reason is
 //! printed.
@@ -17,6 +17,8 @@
 
 #[path = "serve_engine/process.rs"]
 mod process;
+#[path = "support/statistics.rs"]
+mod statistics;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,11 +28,12 @@ use groupage::testkit::load::{ClosedConfig, PreparedCalls, Report, post_json, re
 use groupage::testkit::{ServerAddr, report_skipped};
 
 use self::process::ServerProcess;
+use self::statistics::median;
 
 /// Numbers of clients.
 const CLIENTS: [usize; 3] = [1, 8, 64];
-/// Clients of the bar, and the smallest ratio of the rates.
-const BAR_CLIENTS: usize = 64;
+/// Clients of the limit, and the smallest ratio of the rates.
+const LIMIT_CLIENTS: usize = 64;
 const RATIO_MIN: f64 = 2.0;
 /// Different texts, and their smallest and largest number of words.
 const TEXTS: usize = 128;
@@ -111,13 +114,13 @@ async fn run(ours: ServerProcess, theirs: ServerProcess, length: BenchLength, ti
             turns.theirs.push(theirs.measure(clients, length).await);
         }
         turns.print();
-        if clients == BAR_CLIENTS {
+        if clients == LIMIT_CLIENTS {
             ratio = Some(turns.ratio());
         }
     }
     if let Some(ratio) = ratio.filter(|_| !tiny) {
         let met = usize::from(ratio >= RATIO_MIN);
-        println!("{met} met, {} missed: at least {RATIO_MIN} times the rate with {BAR_CLIENTS} clients", 1 - met);
+        println!("{met} met, {} missed: at least {RATIO_MIN} times the rate with {LIMIT_CLIENTS} clients", 1 - met);
     }
 }
 
@@ -198,10 +201,4 @@ impl ClientTurns {
 
 fn rates(reports: &[Report]) -> Vec<f64> {
     reports.iter().map(Report::calls_per_second).collect()
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
 }

@@ -6,14 +6,14 @@
 //! - **merge**: 32 requests, already parsed, become one, with a head. Everything but the items is
 //!   compared. The head of this side has only the headers that the members have in common, and an id;
 //!   that of the other side is a copy of the first one.
-//! - **parse**: the same requests are parsed. There is no bar, because the work differs: this side
+//! - **parse**: the same requests are parsed. There is no limit, because the work differs: this side
 //!   also reads the heads, digests the credentials, rejects what servers read differently, measures
 //!   the items, and writes merge keys.
 //!
 //! Both sides take turns in one run. The figure is the ratio of the medians. It is printed with the
 //! tenth and the ninetieth percentile of the ratios of single turns. Turns are short, so that most of
 //! them are not interrupted. `--test` (as `cargo test` runs it) is a tiny run that compares the
-//! results of both sides; the last line counts the bars met and missed. Arguments other than flags
+//! results of both sides; the last line counts the limits met and missed. Arguments other than flags
 //! select `split` or `merge`.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
@@ -29,11 +29,14 @@ mod bodies;
 mod groupage;
 #[path = "splice/raw_value.rs"]
 mod raw_value;
+#[path = "support/statistics.rs"]
+mod statistics;
 
 use bodies::MEMBERS;
 use bytes::Bytes;
+use statistics::median;
 
-/// Bar: speed as a multiple of that of `RawValue`.
+/// Limit: speed as a multiple of that of `RawValue`.
 const SPEED_MIN: f64 = 1.2;
 
 /// Extent of the measurements.
@@ -142,7 +145,7 @@ impl Comparison {
     }
 
     fn speed(&self) -> f64 {
-        median(&self.theirs).as_secs_f64() / median(&self.ours).as_secs_f64()
+        median_time(&self.theirs).as_secs_f64() / median_time(&self.ours).as_secs_f64()
     }
 
     fn print(&self) {
@@ -154,21 +157,20 @@ impl Comparison {
             .collect();
         ratios.sort_by(f64::total_cmp);
         let (low, high) = (ratios[ratios.len() / 10], ratios[ratios.len() * 9 / 10]);
-        let ours = median(&self.ours);
+        let ours = median_time(&self.ours);
         let rate = f64::from(u32::try_from(self.bytes).unwrap()) / ours.as_secs_f64() / 1e6;
         println!(
             "{:<28} {:>9} {ours:>11.1?} {:>11.1?} {:>7.2} {:>15} {rate:>9.0}",
             self.name,
             self.bytes,
-            median(&self.theirs),
+            median_time(&self.theirs),
             self.speed(),
             format!("{low:.2} to {high:.2}"),
         );
     }
 }
 
-fn median(times: &[Duration]) -> Duration {
-    let mut times = times.to_vec();
-    times.sort_unstable();
-    times[times.len() / 2]
+fn median_time(times: &[Duration]) -> Duration {
+    let seconds: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
+    Duration::from_secs_f64(median(&seconds))
 }

@@ -29,7 +29,7 @@ use controller::controller_process::ControllerProcess;
 /// Number of streams by default, and in `cargo test`.
 const STREAMS: usize = 10_000;
 const STREAMS_IN_TESTS: usize = 1000;
-/// Bars: memory in MiB, and time until all sidecars have an edited policy.
+/// Limits: memory in MiB, and time until all sidecars have an edited policy.
 const MEMORY_MIB_MAX: u64 = 1024;
 const PUSH_MAX: Duration = Duration::from_secs(5);
 /// Number of edits of the policy, and the time over which CPU time is measured.
@@ -76,7 +76,7 @@ async fn run(streams: usize, test: bool) {
     println!("memory after them: {} MiB resident", controller.memory_mib());
     let met = |met: bool| if met { "met" } else { "missed" };
     println!(
-        "bars: memory {} ({memory} of {MEMORY_MIB_MAX} MiB), time {} ({worst:.2?} of {PUSH_MAX:?})",
+        "limits: memory {} ({memory} of {MEMORY_MIB_MAX} MiB), time {} ({worst:.2?} of {PUSH_MAX:?})",
         met(memory <= MEMORY_MIB_MAX),
         met(worst <= PUSH_MAX)
     );

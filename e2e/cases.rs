@@ -100,7 +100,7 @@ pub(crate) fn all() -> impl Iterator<Item = TestCase> {
         certificates::CASES,
         // These run before the API server is killed: after a restart it rejects every request as
         // forbidden for a moment.
-        install::CASES_AT_LAST,
+        install::FINAL_CASES,
         faults::CASES,
         guide::CASES,
     ];

@@ -22,7 +22,7 @@ pub(crate) use self::node::LocalNode;
 pub(crate) use self::start::{keep_logs, start};
 use super::TestError;
 use super::prerequisites::Prerequisites;
-use super::tools::output_or_error;
+use super::programs::output_or_error;
 
 /// A cluster that is up.
 pub(crate) struct Cluster {
@@ -173,7 +173,11 @@ pub(crate) async fn run_program(
 }
 
 /// Retries until the operation succeeds or the time limit is reached.
-pub(crate) async fn retry_until<T, F>(what: &str, limit: Duration, mut ask: impl FnMut() -> F) -> Result<T, TestError>
+pub(crate) async fn retry_until<T, F>(
+    what: &str,
+    limit: Duration,
+    mut attempt: impl FnMut() -> F,
+) -> Result<T, TestError>
 where
     F: Future<Output = Result<T, TestError>>,
 {
@@ -181,7 +185,7 @@ where
     let last = Arc::new(std::sync::Mutex::new(None));
     let request = async {
         loop {
-            match ask().await {
+            match attempt().await {
                 Ok(answer) => return answer,
                 Err(fault) => *last.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(fault),
             }

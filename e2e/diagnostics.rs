@@ -16,7 +16,7 @@ const LOG_LINES: &str = "5000";
 /// Collects objects, events, logs and the sidecars' metrics. The file of an item that cannot be
 /// fetched contains the error instead.
 pub(crate) async fn collect_diagnostics(cluster: &Cluster, case: &str) -> Result<PathBuf, TestError> {
-    let folder = cluster.kit.kept.join(case);
+    let folder = cluster.kit.output_dir.join(case);
     // Remove the diagnostics of an earlier run.
     fs::remove_dir_all(&folder).ok();
     fs::create_dir_all(folder.join("pods"))?;

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use self::build::RELEASE;
 use self::oci::{ImageContents, ImageFile};
 use super::TestError;
-use super::tools::{cargo_target, repository_root, run_quietly};
+use super::programs::{cargo_target, repository_root, run_quietly};
 
 /// Names of the binaries: the product, and the simulated model server and client.
 const PRODUCT: &str = "groupage";

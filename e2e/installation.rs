@@ -15,8 +15,8 @@ use kube::runtime::wait::await_condition;
 
 use super::TestError;
 use super::cluster::{Cluster, retry_until};
+use super::programs::repository_root;
 use super::test_namespace::{TestNamespace, is_ready, is_rolled_out};
-use super::tools::repository_root;
 
 /// Namespace of the installation.
 pub(crate) const NAMESPACE: &str = "groupage-system";

@@ -25,7 +25,7 @@ mod options;
 mod run;
 mod controller_errors;
 mod test_namespace;
-mod tools;
+mod programs;
 
 use std::process::ExitCode;
 

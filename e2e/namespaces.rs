@@ -26,7 +26,7 @@ pub(crate) fn run_in_namespaces(kit: &Prerequisites) -> Result<ExitCode, TestErr
     for hierarchy in &hierarchies {
         std::fs::create_dir_all(hierarchy.join(cgroup(kit.run)))?;
     }
-    let file = kit.kept.join(format!("kit-{}.json", kit.run));
+    let file = kit.output_dir.join(format!("kit-{}.json", kit.run));
     std::fs::write(&file, serde_json::to_vec(kit)?)?;
     let status = Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "unshare"])

@@ -9,7 +9,7 @@ use super::cases::{self, Requirement};
 use super::image::{self, ImageVariant};
 use super::options::Options;
 use super::prerequisites::{Images, Prerequisites};
-use super::tools::{cache_dir, cargo_target, find_program, repository_root, run_quietly};
+use super::programs::{cache_dir, cargo_target, find_program, repository_root, run_quietly};
 
 /// Required programs, and the Debian packages that contain them.
 const PROGRAMS: [(&str, &str); 5] = [
@@ -59,8 +59,8 @@ pub(crate) fn collect(options: &Options) -> Result<Prerequisites, TestError> {
         binary: image::binary_path()?,
     };
     images.offer(options)?;
-    let kept = cargo_target().join("e2e");
-    std::fs::create_dir_all(&kept)?;
+    let output_dir = cargo_target().join("e2e");
+    std::fs::create_dir_all(&output_dir)?;
     Ok(Prerequisites {
         cases: wanted.iter().map(|case| case.name.to_owned()).collect(),
         all: options.all,
@@ -71,7 +71,7 @@ pub(crate) fn collect(options: &Options) -> Result<Prerequisites, TestError> {
         python,
         venvs,
         images,
-        kept,
+        output_dir,
         run: std::process::id(),
         kubeconfig: options.kubeconfig.clone(),
     })

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::TestError;
 use super::image::ImageArchive;
 use super::options::Options;
-use super::tools::{find_program, run_quietly};
+use super::programs::{find_program, run_quietly};
 
 /// Minimum Go version, required by Kubernetes 1.36.
 const GO_MIN: (u32, u32) = (1, 26);
@@ -38,7 +38,7 @@ pub(crate) struct Prerequisites {
     /// Container images of the run.
     pub(crate) images: Images,
     /// Folder for diagnostics of failed cases.
-    pub(crate) kept: PathBuf,
+    pub(crate) output_dir: PathBuf,
     /// Number that distinguishes concurrent runs.
     pub(crate) run: u32,
     /// Configuration of an existing cluster, if one is used.
@@ -80,8 +80,8 @@ pub(crate) fn missing(options: &Options) -> Option<String> {
 }
 
 fn go_version() -> Option<(u32, u32)> {
-    let said = run_quietly(Command::new("go").args(["env", "GOVERSION"])).ok()?;
-    let mut parts = said.trim().strip_prefix("go")?.split('.').map(|part| part.parse().unwrap_or(0));
+    let output = run_quietly(Command::new("go").args(["env", "GOVERSION"])).ok()?;
+    let mut parts = output.trim().strip_prefix("go")?.split('.').map(|part| part.parse().unwrap_or(0));
     Some((parts.next()?, parts.next()?))
 }
 

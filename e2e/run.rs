@@ -13,8 +13,8 @@ use super::controller_errors;
 use super::diagnostics::collect_diagnostics;
 use super::installation;
 use super::prerequisites::Prerequisites;
+use super::programs::now;
 use super::test_namespace::TestNamespace;
-use super::tools::now;
 
 /// Timeout of a case.
 const CASE_MAX: Duration = Duration::from_secs(300);
@@ -37,11 +37,11 @@ pub(crate) fn run_inside_namespaces(kit: &Path) -> Result<ExitCode, TestError> {
     let kit: Prerequisites = serde_json::from_slice(&std::fs::read(kit)?)?;
     runtime()?.block_on(async {
         let begun = now();
-        let kept = kit.kept.clone();
+        let output_dir = kit.output_dir.clone();
         let cluster = match cluster::start(kit).await {
             Ok(cluster) => cluster,
             Err(fault) => {
-                let logs = kept.join("start");
+                let logs = output_dir.join("start");
                 cluster::keep_logs(&logs)?;
                 return Err(format!("the cluster does not start: {fault}\nlogs: {}", logs.display()).into());
             }
@@ -65,7 +65,7 @@ fn runtime() -> Result<tokio::runtime::Runtime, TestError> {
 
 /// Runs a shell in which `kubectl` and `helm` reach the cluster, until it exits.
 fn run_shell(cluster: &Cluster) -> Result<ExitCode, TestError> {
-    let programs = &cluster.kit.kept;
+    let programs = &cluster.kit.output_dir;
     // The Kubernetes binary contains several programs, and selects one by the name under which it
     // is executed.
     link_program(&cluster.kit.kube, &programs.join("kubectl"))?;
@@ -175,7 +175,7 @@ async fn run_case(cluster: &Arc<Cluster>, case: &TestCase) -> Result<String, Tes
             Err(_) => format!(
                 "diagnostics are incomplete after {} s: {}",
                 DIAGNOSTICS_MAX.as_secs(),
-                cluster.kit.kept.display()
+                cluster.kit.output_dir.display()
             ),
         }),
     };

@@ -173,6 +173,6 @@ async fn send_command<T: DeserializeOwned>(
 ) -> Result<T, TestError> {
     let body = if method == Method::GET { Vec::new() } else { serde_json::to_vec(command)? };
     let request = Request::builder().method(method).uri(path).body(body)?;
-    let response = space.ask(pod, CONTROL, request).await.map_err(|fault| format!("{pod}, {path}: {fault}"))?;
+    let response = space.send_to_pod(pod, CONTROL, request).await.map_err(|fault| format!("{pod}, {path}: {fault}"))?;
     Ok(serde_json::from_str(&response)?)
 }

@@ -228,7 +228,12 @@ impl TestNamespace {
     }
 
     /// Sends a request to a port of a pod, through the API server.
-    pub(crate) async fn ask(&self, pod: &str, port: u16, request: http::Request<Vec<u8>>) -> Result<String, TestError> {
+    pub(crate) async fn send_to_pod(
+        &self,
+        pod: &str,
+        port: u16,
+        request: http::Request<Vec<u8>>,
+    ) -> Result<String, TestError> {
         let (mut head, body) = request.into_parts();
         let uri = format!("/api/v1/namespaces/{}/pods/{pod}:{port}/proxy{}", self.name, head.uri);
         head.uri = uri.parse()?;
@@ -244,7 +249,7 @@ impl TestNamespace {
 
     /// Scrapes the metrics of a sidecar through the API server.
     pub(crate) async fn metrics(&self, pod: &Pod) -> Result<MetricsSnapshot, TestError> {
-        let text = self.ask(&pod.name_any(), METRICS, http::Request::get("/metrics").body(Vec::new())?).await?;
+        let text = self.send_to_pod(&pod.name_any(), METRICS, http::Request::get("/metrics").body(Vec::new())?).await?;
         Ok(MetricsSnapshot::parse(&text))
     }
 

@@ -9,7 +9,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Forwards all calls to the system allocator and counts allocations and reallocations.
-pub(crate) struct Counting;
+pub(crate) struct CountingAllocator;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
@@ -19,7 +19,7 @@ pub(crate) fn count() -> u64 {
 }
 
 // SAFETY: every call is handed on unchanged, so `System`'s own guarantees hold.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller keeps the contract of `alloc`, which is the same.

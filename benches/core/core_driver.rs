@@ -97,7 +97,7 @@ impl Load {
     pub(crate) const PADDED_OVER: Self =
         Self { name: "weights, overload", rate: 2600, slo: Some(Duration::from_millis(80)), ..Self::PADDED };
 
-    /// Returns `true` if the bar for the cost of an item applies: to batches of 8 and more with
+    /// Returns `true` if the limit for the cost of an item applies: to batches of 8 and more with
     /// 2048 calls queued.
     pub(crate) fn is_judged(&self) -> bool {
         self.queued.is_some()

@@ -10,8 +10,9 @@ use std::time::Duration;
 use groupage::testkit::load::run_closed_loop;
 
 use super::process::{self, Process};
-use super::rivals::{RivalProgram, RivalProxy};
-use super::{Scale, load, median, stand_in};
+use super::reference_proxies::{ReferenceProgram, ReferenceProxy};
+use super::statistics::median;
+use super::{Scale, load, stand_in};
 
 /// Numbers of connections, each with one call at a time.
 const CONNECTIONS: [usize; 2] = [8, 64];
@@ -30,10 +31,10 @@ pub(crate) async fn run(scale: Scale) {
     let mock = stand_in(Duration::ZERO, None).await;
     let ours = Process::groupage(&mock.url(), "mode: Passthrough\n");
     let observing = Process::groupage(&mock.url(), "mode: Observe\n");
-    let mut rivals = Vec::new();
-    for program in [RivalProgram::Nginx, RivalProgram::HaProxy] {
-        match RivalProxy::start(program, mock.addr()) {
-            Some(rival) => rivals.push((program.name(), rival)),
+    let mut references = Vec::new();
+    for program in [ReferenceProgram::Nginx, ReferenceProgram::HaProxy] {
+        match ReferenceProxy::start(program, mock.addr()) {
+            Some(reference) => references.push((program.name(), reference)),
             None => println!(
                 "pass-through: {} IS MISSING, SO IT IS NOT COMPARED; install it with: apt-get install {}",
                 program.name(),
@@ -47,7 +48,9 @@ pub(crate) async fn run(scale: Scale) {
             MeasuredProxy::new("groupage", ours.listen, &ours.pids),
             MeasuredProxy::new("Observe", observing.listen, &observing.pids),
         ];
-        all.extend(rivals.iter().map(|(name, rival)| MeasuredProxy::new(name, rival.listen, &rival.pids)));
+        all.extend(
+            references.iter().map(|(name, reference)| MeasuredProxy::new(name, reference.listen, &reference.pids)),
+        );
         let mut direct = Vec::new();
         for _ in 0..scale.rounds {
             let p50 = run_closed_loop(load(scale, mock.addr(), connections, 1)).await.p50();
@@ -57,14 +60,14 @@ pub(crate) async fn run(scale: Scale) {
             }
         }
         println!("  direct      p50 {}", spread(&direct));
-        let (cpu, added) = (median(all[0].cpu.clone()), median(all[0].added.clone()));
+        let (cpu, added) = (median(&all[0].cpu), median(&all[0].added));
         for MeasuredProxy { name, cpu: own_cpu, added: own_added, .. } in &all {
             println!(
                 "  {name:<9} CPU {} us a call, groupage {:.2} times it   p50 +{} us, groupage {:.2} times it",
                 spread(own_cpu),
-                cpu / median(own_cpu.clone()),
+                cpu / median(own_cpu),
                 spread(own_added),
-                added / median(own_added.clone()),
+                added / median(own_added),
             );
         }
     }
@@ -96,5 +99,5 @@ fn micros(duration: Duration) -> f64 {
 fn spread(values: &[f64]) -> String {
     let (least, most) =
         (values.iter().copied().fold(f64::MAX, f64::min), values.iter().copied().fold(f64::MIN, f64::max));
-    format!("{:>6.1} [{least:.1}, {most:.1}]", median(values.to_vec()))
+    format!("{:>6.1} [{least:.1}, {most:.1}]", median(values))
 }

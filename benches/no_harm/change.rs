@@ -17,8 +17,8 @@ use super::{Reference, diagnose, referred};
 /// capacity for all.
 const CLIENTS: usize = 12;
 /// Minimum share of the direct rate in a window, and in the first window after a change.
-const BAR: f64 = 0.9;
-const BAR_CHANGED: f64 = 0.85;
+const SHARE_MIN: f64 = 0.9;
+const FIRST_SHARE_MIN: f64 = 0.85;
 /// Maximum time until additional capacity is used. If longer, the time of this number of answers
 /// applies.
 const MORE_ROOM_MAX: Duration = Duration::from_secs(3);
@@ -31,7 +31,7 @@ const PAYS: f64 = 1.5;
 /// calls.
 const LESS_ROOM_SOJOURNS: f64 = 15.0;
 /// Number of slices of which the mean rate is judged.
-const LOOK: usize = 4;
+const JUDGED_SLICES: usize = 4;
 
 /// A time span in which the server does not change.
 #[derive(Clone, Copy)]
@@ -133,9 +133,9 @@ fn judge_phase(
         let (own, theirs) = (served(proxied, begin, phase.window), served(direct, begin, phase.window));
         let share = own as f64 / theirs.max(1) as f64;
         shares.push(format!("{share:.2}"));
-        let bar = if at == 0 { BAR_CHANGED } else { BAR };
-        let line = format!("window {at} after the change: {share:.3} of direct, at least {bar}");
-        tally.count(share >= bar, &line);
+        let share_min = if at == 0 { FIRST_SHARE_MIN } else { SHARE_MIN };
+        let line = format!("window {at} after the change: {share:.3} of direct, at least {share_min}");
+        tally.count(share >= share_min, &line);
     }
     println!(
         "  {} at once, {} ms, windows of {:.0} s: {}",
@@ -170,10 +170,11 @@ fn reached(
 ) {
     let half = lasts / 2;
     let settled = served(direct, from + half, half) as f64 / half.as_secs_f64();
-    let look = SLICE_INTERVAL * u32::try_from(LOOK).unwrap_or(1);
+    let judged = SLICE_INTERVAL * u32::try_from(JUDGED_SLICES).unwrap_or(1);
     let slices = u32::try_from(lasts.as_nanos() / SLICE_INTERVAL.as_nanos()).unwrap_or(0);
-    let wanted = settled * look.as_secs_f64() * share;
-    let found = (0..slices).map(|at| SLICE_INTERVAL * at).find(|&at| served(proxied, from + at, look) as f64 >= wanted);
+    let wanted = settled * judged.as_secs_f64() * share;
+    let found =
+        (0..slices).map(|at| SLICE_INTERVAL * at).find(|&at| served(proxied, from + at, judged) as f64 >= wanted);
     let shown = found.map_or("never".to_owned(), |at| format!("after {:.2} s", at.as_secs_f64()));
     println!("  {what} {shown}, at most {:.1} s", most.as_secs_f64());
     tally.count(found.is_some_and(|at| at <= most), &format!("{what} {shown}"));

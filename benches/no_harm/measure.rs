@@ -14,7 +14,7 @@ use super::row::{ApiKeys, ClientGroup, SlowReason};
 const P99_MORE: f64 = 0.1;
 const P99_MORE_MS: f64 = 1.0;
 
-/// Number of bars met and missed.
+/// Number of limits met and missed.
 #[derive(Default)]
 pub(crate) struct Tally {
     /// `false` for tiny runs, which are too short to be judged.
@@ -125,12 +125,12 @@ pub(crate) fn seconds(proxied: &Report, direct: &Report) -> String {
 // === impl Tally ===
 
 impl Tally {
-    /// Judges rate, latency and answers of a proxied load. Returns `true` if all bars are met.
-    pub(crate) fn judge(&mut self, proxied: &Report, against: &Report, bar: f64) -> bool {
+    /// Judges rate, latency and answers of a proxied load. Returns `true` if all limits are met.
+    pub(crate) fn judge(&mut self, proxied: &Report, against: &Report, share_min: f64) -> bool {
         let share = share(proxied, against);
         let p99 = millis(against.p99()) * (1.0 + P99_MORE) + P99_MORE_MS;
         let lost = lost(proxied);
-        let mut all = self.count(share >= bar, &format!("rate {share:.3} of direct, at least {bar}"));
+        let mut all = self.count(share >= share_min, &format!("rate {share:.3} of direct, at least {share_min}"));
         all &=
             self.count(millis(proxied.p99()) <= p99, &format!("p99 {:.1} ms, at most {p99:.1}", millis(proxied.p99())));
         all & self.count(lost == 0, &format!("{lost} calls not answered as directly"))

@@ -39,7 +39,7 @@ pub(crate) enum SlowReason {
 pub(crate) enum RunOrder {
     /// Both concurrently, each in front of its own server, so that a disturbance affects both. For
     /// loads that leave the processor idle.
-    Beside,
+    Concurrent,
     /// In turns, with a new proxy for each.
     InTurns,
 }
@@ -51,15 +51,15 @@ pub(crate) struct Row {
     pub(crate) groups: Vec<ClientGroup>,
     pub(crate) order: RunOrder,
     /// Minimum share of the direct rate.
-    pub(crate) bar: f64,
+    pub(crate) share_min: f64,
     /// `true` if the share is that of the rate through the same proxy in mode `Passthrough`: the
     /// cost of any proxy in front of a server that answers at once is not caused by batching.
     pub(crate) of_pass: bool,
 }
 
 /// Minimum share of the direct rate, and for calls so short that the 0.1 ms of the proxy matters.
-const BAR: f64 = 0.96;
-const BAR_SHORT: f64 = 0.93;
+const SHARE_MIN: f64 = 0.96;
+const SHORT_SHARE_MIN: f64 = 0.93;
 
 // === impl ClientGroup ===
 
@@ -96,11 +96,11 @@ impl ClientGroup {
 
 impl Row {
     fn new(name: &'static str, model: Model, groups: &[ClientGroup]) -> Self {
-        Self { name, model, groups: groups.to_vec(), order: RunOrder::Beside, bar: BAR, of_pass: false }
+        Self { name, model, groups: groups.to_vec(), order: RunOrder::Concurrent, share_min: SHARE_MIN, of_pass: false }
     }
 
     fn short(self) -> Self {
-        Self { bar: BAR_SHORT, order: RunOrder::InTurns, ..self }
+        Self { share_min: SHORT_SHARE_MIN, order: RunOrder::InTurns, ..self }
     }
 }
 

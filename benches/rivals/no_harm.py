@@ -18,7 +18,7 @@ import drive
 
 HERE = pathlib.Path(__file__).resolve().parent
 TURNS = 3
-BAR, BAR_SHORT = 0.96, 0.93
+SHARE_MIN, SHORT_SHARE_MIN = 0.96, 0.93
 TEXTS = [f"parcel number {at} to be weighed" for at in range(64)]
 EMBEDDINGS = [json.dumps({"model": "m", "input": text}) for text in TEXTS]
 
@@ -95,7 +95,7 @@ def unequal(direct, proxied):
 
 def measure(groupage, name, server, row, seconds):
     """Measures one row, prints it, and returns the numbers of its criteria that are met and missed."""
-    callers, keys, bar = row
+    callers, keys, share_min = row
     ways, concurrency = {"direct": [], "pass": [], "proxied": []}, None
     # The first calls to a server are slower for reasons that do not depend on the proxy.
     load(server.port, server, 2, callers, keys)
@@ -119,21 +119,21 @@ def measure(groupage, name, server, row, seconds):
     for way, seen in (("direct ", theirs), ("pass   ", joined(passed)), ("proxied", own)):
         rate = seen["calls"] / (seconds * TURNS)
         print(f"  {way} {rate:8.1f}/s p50 {seen['p50']:7.1f} p99 {seen['p99']:7.1f}  failed {seen['failed']}")
-    bars = [
-        (share >= bar, f"rate {share:.3f} of direct, at least {bar}"),
+    limits = [
+        (share >= share_min, f"rate {share:.3f} of direct, at least {share_min}"),
         (own["p99"] <= p99, f"p99 {own['p99']:.1f} ms, at most {p99:.1f}"),
         (own["failed"] <= theirs["failed"], f"{own['failed']} calls failed, directly {theirs['failed']}"),
         (unequal(direct, proxied) == 0, "answers as directly"),
     ]
     print(f"  share {share:.3f}, of pass {own['calls'] / max(1, joined(passed)['calls']):.3f}; by turns " + " ".join(
         f"{len(one['times']) / max(1, len(other['times'])):.2f}" for one, other in zip(proxied, direct)))
-    missed = [line for met, line in bars if not met]
+    missed = [line for met, line in limits if not met]
     for line in missed:
         print(f"  MISSED {line}")
     if missed:
         print(f"  concurrency: {json.dumps(concurrency)}")
     sys.stdout.flush()
-    return len(bars) - len(missed), len(missed)
+    return len(limits) - len(missed), len(missed)
 
 
 def main():
@@ -142,12 +142,12 @@ def main():
     groupage = str(pathlib.Path(groupage).absolute())
     fastapi = lambda kind: lambda: Uvicorn(kind, servers)
     kinds = [
-        ("FastAPI, async, 50 ms", fastapi("api"), [(8, "own", BAR), (32, "own", BAR), (100, "own", BAR), (32, "one", BAR)]),
-        ("one text a call, 10 ms", fastapi("one"), [(16, "one", BAR), (16, "own", BAR)]),
-        ("ASGI echo", fastapi("echo"), [(8, "one", BAR_SHORT), (8, "own", BAR_SHORT)]),
-        ("LiteLLM before FastAPI", lambda: Litellm(litellm, servers), [(32, "own", BAR), (32, "one", BAR)]),
-        ("KServe", lambda: drive.Kserve(servers), [(32, "one", BAR), (32, "own", BAR)]),
-        ("BentoML", lambda: drive.Bento(bento), [(32, "one", BAR), (32, "own", BAR)]),
+        ("FastAPI, async, 50 ms", fastapi("api"), [(8, "own", SHARE_MIN), (32, "own", SHARE_MIN), (100, "own", SHARE_MIN), (32, "one", SHARE_MIN)]),
+        ("one text a call, 10 ms", fastapi("one"), [(16, "one", SHARE_MIN), (16, "own", SHARE_MIN)]),
+        ("ASGI echo", fastapi("echo"), [(8, "one", SHORT_SHARE_MIN), (8, "own", SHORT_SHARE_MIN)]),
+        ("LiteLLM before FastAPI", lambda: Litellm(litellm, servers), [(32, "own", SHARE_MIN), (32, "one", SHARE_MIN)]),
+        ("KServe", lambda: drive.Kserve(servers), [(32, "one", SHARE_MIN), (32, "own", SHARE_MIN)]),
+        ("BentoML", lambda: drive.Bento(bento), [(32, "one", SHARE_MIN), (32, "own", SHARE_MIN)]),
     ]
     met = missed = 0
     for name, start, rows in kinds:

@@ -104,8 +104,8 @@ impl Row {
         let mut generated = GeneratedRow { row: self.clone(), horizon, from, times: None, recorded: Vec::new() };
         if self.clients().is_none() {
             let scenario = generated.scenario(Duration::ZERO);
-            let came = run(&scenario, &mut GroupagePolicy::with_cap_only(self.cap, seed), seed).calls;
-            generated.recorded = came.into_iter().map(|ended| ended.arrival).collect();
+            let calls = run(&scenario, &mut GroupagePolicy::with_cap_only(self.cap, seed), seed).calls;
+            generated.recorded = calls.into_iter().map(|ended| ended.arrival).collect();
             let times = generated.recorded.iter().map(|arrival| Duration::from_nanos(arrival.at.0));
             generated.times = Some(times.collect());
         }

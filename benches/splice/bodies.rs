@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use groupage_batching::rng::SplitMix64;
+
 /// Number of calls in a batch.
 pub(crate) const MEMBERS: usize = 32;
 /// Numbers of one embedding: those of common models.
@@ -12,14 +14,14 @@ const SEED: u64 = 19;
 
 /// Returns the response to a batch, in the form of vLLM.
 pub(crate) fn response() -> String {
-    let mut numbers = Numbers(SEED);
+    let mut random = SplitMix64::new(SEED);
     let mut body = r#"{"id":"embd-0123456789abcdef0123456789abcdef","object":"list","created":1764200000,"model":"bge-m3","data":["#.to_owned();
     for index in 0..MEMBERS {
         let separator = if index > 0 { "," } else { "" };
         write!(body, r#"{separator}{{"index":{index},"object":"embedding","embedding":["#).expect("a string");
         for place in 0..DIMENSIONS {
             let separator = if place > 0 { "," } else { "" };
-            write!(body, "{separator}{}", numbers.coordinate()).expect("a string");
+            write!(body, "{separator}{}", coordinate(&mut random)).expect("a string");
         }
         body.push_str("]}");
     }
@@ -31,41 +33,26 @@ pub(crate) fn response() -> String {
 
 /// Returns the request of a member, with a text of `text_len` bytes.
 pub(crate) fn request(member: usize, text_len: usize) -> String {
-    let mut numbers = Numbers(SEED + u64::try_from(member).expect("few members"));
+    let mut random = SplitMix64::new(SEED + u64::try_from(member).expect("few members"));
     let mut text = String::with_capacity(text_len);
     while text.len() < text_len {
         // Words of English length. Some lines end, and some words are quoted.
-        match numbers.next() % 64 {
+        match random.next_u64() % 64 {
             0 => text.push_str("\\n"),
             1 => text.push_str("\\\"so\\\" "),
-            number => text.extend((0..=number % 9).map(|_| char::from(b'a' + numbers.letter())).chain([' '])),
+            number => text.extend((0..=number % 9).map(|_| char::from(letter(&mut random))).chain([' '])),
         }
     }
     format!(r#"{{"model": "bge-m3", "input": "{text}", "encoding_format": "float", "user": "u-1"}}"#)
 }
 
-/// A `SplitMix64` generator (Steele, Lea and Flood, 2014).
-struct Numbers(u64);
+fn letter(random: &mut SplitMix64) -> u8 {
+    b'a' + u8::try_from(random.next_u64() % 26).expect("at most 25")
+}
 
-// === impl Numbers ===
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn letter(&mut self) -> u8 {
-        u8::try_from(self.next() % 26).expect("at most 25")
-    }
-
-    /// Returns a coordinate of a vector of length one, printed as servers in Python print a 64-bit
-    /// float.
-    fn coordinate(&mut self) -> f64 {
-        let part = u32::try_from(self.next() >> 32).expect("32 bits");
-        (f64::from(part) / f64::from(u32::MAX) - 0.5) / 16.0
-    }
+/// Returns a coordinate of a vector of length one, printed as servers in Python print a 64-bit
+/// float.
+fn coordinate(random: &mut SplitMix64) -> f64 {
+    let part = u32::try_from(random.next_u64() >> 32).expect("32 bits");
+    (f64::from(part) / f64::from(u32::MAX) - 0.5) / 16.0
 }

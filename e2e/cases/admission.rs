@@ -13,9 +13,9 @@ use super::policies::wait_for_pod_counts;
 use super::{TestCase, case};
 use crate::cluster::retry_until;
 use crate::installation::ensure_installed;
+use crate::programs::now;
 use crate::test_client::{TestClient, model_stats};
 use crate::test_namespace::TestNamespace;
-use crate::tools::now;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] =
@@ -73,9 +73,9 @@ async fn a_flood_of_chat_calls_is_refused_beyond_the_capacity_and_urgent_calls_p
     space.apply(&ModelManifest { args: ARGS, ..ModelManifest::default() }.yaml()).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?.name_any();
     wait_for_pod_counts(space, "model", |pods| pods.connected == 1).await?;
-    let (caller, beside) = (TestClient::start(space).await?, TestClient::start_as(space, "beside").await?);
+    let (caller, urgent_client) = (TestClient::start(space).await?, TestClient::start_as(space, "urgent").await?);
     caller.wait_until_reachable("model:80", "/health").await?;
-    beside.wait_until_reachable("model:80", "/health").await?;
+    urgent_client.wait_until_reachable("model:80", "/health").await?;
     let first: Vec<ChatCall> = (0..FIRST).map(|number| ChatCall::new("bulk", "first", number)).collect();
     let mut bulk = Answers::default();
     for call in &first {
@@ -86,7 +86,7 @@ async fn a_flood_of_chat_calls_is_refused_beyond_the_capacity_and_urgent_calls_p
     }
 
     let flood = send_flood(&caller);
-    let (flooded, (urgent, slowest)) = tokio::try_join!(flood, send_urgent(space, &pod, &beside))?;
+    let (flooded, (urgent, slowest)) = tokio::try_join!(flood, send_urgent(space, &pod, &urgent_client))?;
     let stats = model_stats(space, &pod).await?;
     let outcome = format!(
         "{} bulk calls served and {} refused; {} urgent calls served and {} refused, a round of {URGENT} in {slowest:?} at most; \

@@ -11,8 +11,8 @@ use super::policies::{POLICY, wait_for_pod_counts};
 use super::{TestCase, case};
 use crate::cluster::retry_until;
 use crate::installation::{Installation, NAMESPACE, ensure_installed, has_sidecar};
+use crate::programs::now;
 use crate::test_namespace::TestNamespace;
-use crate::tools::now;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[case!("certificates", lost_and_expired_certificates_are_replaced)];

@@ -18,7 +18,7 @@ use crate::{CaseResult, TestError};
 /// Calls per second.
 const RATE: f64 = 100.0;
 /// Timeout for an Event.
-const SAID_MAX: Duration = Duration::from_secs(30);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) const CASES: &[TestCase] = &[
     case!("by_hand", injected_manifests_serve_through_batches_and_can_be_restored),
@@ -137,7 +137,7 @@ async fn enable_reports_a_bypass_with_the_command_that_fixes_it(space: &TestName
             return Err(format!("no command in {text}").into());
         }
     }
-    retry_until("an Event on the Deployment", SAID_MAX, async || {
+    retry_until("an Event on the Deployment", EVENT_TIMEOUT, async || {
         let events = space.kubectl(&["events", "--for=deployment/model"]).await?;
         if events.contains(&command) { Ok(()) } else { Err(events.into()) }
     })

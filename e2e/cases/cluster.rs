@@ -28,7 +28,7 @@ pub(super) const CASES: &[TestCase] = &[
 
 async fn nodes_are_ready_and_report_their_versions(space: &TestNamespace) -> CaseResult {
     let nodes = Api::<Node>::all(space.cluster.client.clone()).list(&ListParams::default()).await?;
-    let mut said = Vec::new();
+    let mut versions = Vec::new();
     for node in &nodes {
         let status = node.status.as_ref().ok_or("a node without a status")?;
         let ready = status.conditions.iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True");
@@ -36,12 +36,12 @@ async fn nodes_are_ready_and_report_their_versions(space: &TestNamespace) -> Cas
             return Err(format!("{} is not ready", node.name_any()).into());
         }
         let info = status.node_info.as_ref().ok_or("a node without its versions")?;
-        said.push(format!("{} on {}", info.kubelet_version, info.container_runtime_version));
+        versions.push(format!("{} on {}", info.kubelet_version, info.container_runtime_version));
     }
-    if said.is_empty() {
+    if versions.is_empty() {
         return Err("no node".into());
     }
-    Ok(said.join(", "))
+    Ok(versions.join(", "))
 }
 
 async fn pods_and_services_answer_over_both_families_and_by_name(space: &TestNamespace) -> CaseResult {

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use super::{TestCase, case};
+use crate::programs::repository_root;
 use crate::test_namespace::TestNamespace;
-use crate::tools::repository_root;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[case!("crd", definitions_accept_valid_objects_and_refuse_invalid_ones)];

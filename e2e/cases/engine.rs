@@ -12,9 +12,9 @@ use super::sidecar::is_same_answer;
 use super::{TestCase, case};
 use crate::cluster::retry_until;
 use crate::installation::{ensure_installed, has_sidecar};
+use crate::programs::repository_root;
 use crate::test_client::TestClient;
 use crate::test_namespace::TestNamespace;
-use crate::tools::repository_root;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[

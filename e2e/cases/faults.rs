@@ -12,9 +12,9 @@ use super::policies::{POLICY, wait_for_pod_counts};
 use super::{TestCase, case};
 use crate::cluster::retry_until;
 use crate::installation::ensure_installed;
+use crate::programs::now;
 use crate::test_client::TestClient;
 use crate::test_namespace::{TestNamespace, is_ready};
-use crate::tools::now;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[

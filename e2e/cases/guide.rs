@@ -16,9 +16,9 @@ use super::servers::{self, ExpectedCalls};
 use super::{TestCase, case};
 use crate::cluster::{retry_until, run_program};
 use crate::installation;
+use crate::programs::{cargo_target, repository_root};
 use crate::test_client::TestClient;
 use crate::test_namespace::TestNamespace;
-use crate::tools::{cargo_target, repository_root};
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[case!("guide", every_command_of_the_guide_works, Node, Python)];

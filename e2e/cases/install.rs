@@ -6,8 +6,8 @@ use kube::ResourceExt;
 
 use super::{TestCase, case};
 use crate::installation::{self, NAMESPACE, RELEASE, ensure_installed};
+use crate::programs::repository_root;
 use crate::test_namespace::TestNamespace;
-use crate::tools::repository_root;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[
@@ -18,7 +18,7 @@ pub(super) const CASES: &[TestCase] = &[
 ];
 
 /// Run after the other cases, to verify the logs of all their requests.
-pub(super) const CASES_AT_LAST: &[TestCase] = &[case!("install", the_controller_logged_no_error_and_never_restarted)];
+pub(super) const FINAL_CASES: &[TestCase] = &[case!("install", the_controller_logged_no_error_and_never_restarted)];
 
 /// Service account created by the chart.
 const ACCOUNT: &str = "groupage-controller";
@@ -31,17 +31,17 @@ async fn replicas_are_ready_under_their_own_account_and_inject(space: &TestNames
         return Err(format!("{} pods, accounts {:?}", pods.len(), pods.iter().map(account).collect::<Vec<_>>()).into());
     }
     verify_log(&installation.logs().await?)?;
-    let held = installation
+    let leader = installation
         .kubectl(&["get", "lease", "groupage-controller", "--output=jsonpath={.spec.holderIdentity}"])
         .await?;
-    if !pods.iter().any(|pod| held.starts_with(&pod.name_any())) {
-        return Err(format!("no leader: the lease is held by {held:?}").into());
+    if !pods.iter().any(|pod| leader.starts_with(&pod.name_any())) {
+        return Err(format!("no leader: the lease is held by {leader:?}").into());
     }
     let checked = space.cluster.groupage(&["check", "--try-in", &space.name], "").await?;
     if checked.contains('×') || !checked.contains("a pod that requests a sidecar gets one") {
         return Err(format!("groupage check: {checked}").into());
     }
-    Ok(format!("{} replicas, {held} leads, groupage check finds nothing wrong", pods.len()))
+    Ok(format!("{} replicas, leader {leader}, groupage check finds nothing wrong", pods.len()))
 }
 
 async fn the_manifest_equals_the_rendered_chart_and_is_accepted_by_the_api_server(space: &TestNamespace) -> CaseResult {
@@ -61,14 +61,17 @@ async fn the_manifest_equals_the_rendered_chart_and_is_accepted_by_the_api_serve
     // Rendered for an existing namespace, since a dry run does not create one for the objects that
     // follow.
     let apply = ["apply", "--server-side", "--dry-run=server", "--force-conflicts"];
-    let taken = space.cluster.kubectl.run_with(&[&apply[..], &["--filename", "-"]].concat(), &all).await?;
-    let taken = taken.lines().count();
+    let accepted = space.cluster.kubectl.run_with(&[&apply[..], &["--filename", "-"]].concat(), &all).await?;
+    let accepted = accepted.lines().count();
     // The kustomize base for overlays, in the namespace of the installation.
     let base = repository_root().join("manifests").to_string_lossy().into_owned();
-    let based = space.cluster.kubectl.run(&[&apply[..], &["--kustomize", &base]].concat()).await?;
-    let based = based.lines().count();
-    if based != taken {
-        return Err(format!("`groupage install` prints {taken} objects, the kustomize base has {based}").into());
+    let accepted_by_kustomize = space.cluster.kubectl.run(&[&apply[..], &["--kustomize", &base]].concat()).await?;
+    let accepted_by_kustomize = accepted_by_kustomize.lines().count();
+    if accepted_by_kustomize != accepted {
+        return Err(format!(
+            "`groupage install` prints {accepted} objects, the kustomize base has {accepted_by_kustomize}"
+        )
+        .into());
     }
     // A custom image must also be used for the injected pods.
     let overlay = repository_root().join("examples/kubernetes/overlay").to_string_lossy().into_owned();
@@ -77,14 +80,16 @@ async fn the_manifest_equals_the_rendered_chart_and_is_accepted_by_the_api_serve
     if images.len() != 2 || !images.iter().all(|line| line.contains("registry.example/groupage:1")) {
         return Err(format!("an overlay with an image of its own has {images:?}").into());
     }
-    Ok(format!("linted, the same as rendered, {taken} objects taken, by kustomize too"))
+    Ok(format!(
+        "lint passes; install.yaml equals the rendered chart; the API server accepts {accepted} objects, also from kustomize"
+    ))
 }
 
 async fn the_charts_own_test_passes(space: &TestNamespace) -> CaseResult {
     ensure_installed(space).await?;
-    let said = space.cluster.helm(&["test", RELEASE, "--namespace", NAMESPACE, "--logs"]).await?;
-    if !said.contains("Succeeded") {
-        return Err(said.into());
+    let output = space.cluster.helm(&["test", RELEASE, "--namespace", NAMESPACE, "--logs"]).await?;
+    if !output.contains("Succeeded") {
+        return Err(output.into());
     }
     Ok("helm test succeeded".to_owned())
 }

@@ -11,9 +11,9 @@ use super::manifests::MERGING_POLICY;
 use super::sidecar::wait_until_started;
 use super::{TestCase, case};
 use crate::installation::{ensure_installed, has_sidecar};
+use crate::programs::{output_or_error, repository_root, run_quietly};
 use crate::test_client::TestClient;
 use crate::test_namespace::{TestNamespace, is_ready};
-use crate::tools::{output_or_error, repository_root, run_quietly};
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] =
@@ -64,7 +64,7 @@ async fn an_annotated_python_server_is_ready_with_its_model_and_batches_change_n
     let python = kit.python.clone()?;
     let venv = python.parent().and_then(|bin| bin.parent()).ok_or("an interpreter without an environment")?;
     let scripts = repository_root().join("e2e/python");
-    let trained = kit.kept.join(format!("digits-{}", kit.run));
+    let trained = kit.output_dir.join(format!("digits-{}", kit.run));
     let model = trained.join("served");
     std::fs::create_dir_all(&model)?;
     run_script(&python, "tests/servers/train.py", &trained)?;

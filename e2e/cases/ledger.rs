@@ -8,7 +8,7 @@ use crate::CaseResult;
 use crate::test_client::TestClient;
 use crate::test_namespace::TestNamespace;
 
-pub(super) const CASES: &[TestCase] = &[case!("ledger", every_item_that_goes_through_a_service_is_accounted_for)];
+pub(super) const CASES: &[TestCase] = &[case!("ledger", every_item_that_passes_through_a_service_is_accounted_for)];
 
 /// Clients and faulty model server are one process, with a common ledger. The process is the
 /// application of its own pod.
@@ -45,7 +45,7 @@ spec:
   ports: [{name: http, port: 80, targetPort: batched}]
 ";
 
-async fn every_item_that_goes_through_a_service_is_accounted_for(space: &TestNamespace) -> CaseResult {
+async fn every_item_that_passes_through_a_service_is_accounted_for(space: &TestNamespace) -> CaseResult {
     let indented: String = POLICY.lines().map(|line| format!("    {line}\n")).collect();
     let policy =
         format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: policy}}\ndata:\n  policy.yaml: |\n{indented}");

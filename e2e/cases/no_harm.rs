@@ -12,9 +12,9 @@ use super::policies::{status, wait_for_condition_within, wait_for_pod_counts};
 use super::{TestCase, case};
 use crate::cluster::retry_until;
 use crate::installation::ensure_installed;
+use crate::programs::now;
 use crate::test_client::{RunningLoad, TestClient, change_model};
 use crate::test_namespace::TestNamespace;
-use crate::tools::now;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[
@@ -22,7 +22,7 @@ pub(super) const CASES: &[TestCase] = &[
     case!("no_harm", a_model_that_takes_one_item_a_call_loses_nothing_and_the_policy_reports_it),
 ];
 
-const PROMISE: &str = "
+const SLO_POLICY: &str = "
 apiVersion: groupage.dev/v1alpha1
 kind: BatchPolicy
 metadata: {name: model}
@@ -39,15 +39,15 @@ const TIMES: u32 = 12;
 const RATE: f64 = 80.0;
 /// Number of comparisons of both loads, and the interval between them, which covers many answers of
 /// the slow model.
-const LOOKS: usize = 8;
-const LOOK: Duration = Duration::from_secs(3);
+const COMPARISONS: usize = 8;
+const COMPARISON_INTERVAL: Duration = Duration::from_secs(3);
 /// Minimum ratio of the rates with and without a sidecar, for each comparison and for the first one
 /// after the change.
-const KEPT: f64 = 0.9;
-const KEPT_FIRST: f64 = 0.85;
+const RATE_RATIO_MIN: f64 = 0.9;
+const FIRST_RATE_RATIO_MIN: f64 = 0.85;
 /// Timeout for a condition: reports arrive every five seconds, and a status is written at most
 /// every fifteen.
-const SAID_MAX: Duration = Duration::from_secs(60);
+const CONDITION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout for the model without a sidecar to answer its backlog, once it is fast again.
 const DRAINED_MAX: Duration = Duration::from_secs(60);
 
@@ -55,7 +55,7 @@ async fn a_model_that_slows_down_under_an_slo_answers_as_many_calls_as_without_a
     space: &TestNamespace,
 ) -> CaseResult {
     ensure_installed(space).await?;
-    space.apply(PROMISE).await?;
+    space.apply(SLO_POLICY).await?;
     let model = ModelManifest { args: ARGS, ..ModelManifest::default() };
     space.apply(&model.yaml()).await?;
     let plain = ModelManifest { annotations: "", ..model }.yaml();
@@ -64,20 +64,20 @@ async fn a_model_that_slows_down_under_an_slo_answers_as_many_calls_as_without_a
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?.name_any();
     let other = space.deployment_ready("plain").await?.pop().ok_or("no pod")?.name_any();
     wait_for_pod_counts(space, "model", |pods| pods.connected == 1).await?;
-    let (caller, beside) = (TestClient::start(space).await?, TestClient::start_as(space, "beside").await?);
+    let (caller, direct_client) = (TestClient::start(space).await?, TestClient::start_as(space, "direct").await?);
     caller.wait_until_reachable("model:80", "/health").await?;
-    beside.wait_until_reachable("plain:80", "/health").await?;
+    direct_client.wait_until_reachable("plain:80", "/health").await?;
     let load = caller.start_load("model:80", Route::Predict, RATE).await?;
-    let direct = beside.start_load("plain:80", Route::Predict, RATE).await?;
-    wait_for_condition_within(space, "model", "SLOMet=True", SAID_MAX).await?;
+    let direct = direct_client.start_load("plain:80", Route::Predict, RATE).await?;
+    wait_for_condition_within(space, "model", "SLOMet=True", CONDITION_TIMEOUT).await?;
 
     let curve = |times| ModelUpdate { curve: Some((QUICK.0 * times, QUICK.1 * times)), ..ModelUpdate::default() };
     for pod in [&pod, &other] {
         change_model(space, pod, &curve(TIMES)).await?;
     }
     let begun = now();
-    let kept = compare_loads(&load, &direct).await?;
-    let missed = wait_for_condition_within(space, "model", "SLOMet=False/Missed", SAID_MAX).await?;
+    let comparisons = compare_loads(&load, &direct).await?;
+    let missed = wait_for_condition_within(space, "model", "SLOMet=False/Missed", CONDITION_TIMEOUT).await?;
     let missed_after = now().duration_since(begun).as_secs_f64();
     let merging = verify_status(space, &pod, &missed).await?;
 
@@ -87,7 +87,7 @@ async fn a_model_that_slows_down_under_an_slo_answers_as_many_calls_as_without_a
     wait_until_drained(&direct).await?;
     let (report, plain) = (load.stop().await?, direct.stop().await?);
     let summary = format!(
-        "slow for {LOOKS} looks: {kept}; SLOMet=False after {missed_after:.0} s: {missed}; {merging}; {} calls, {} refused, {} failed, p99 {:?}; \
+        "slow for {COMPARISONS} intervals: {comparisons}; SLOMet=False after {missed_after:.0} s: {missed}; {merging}; {} calls, {} refused, {} failed, p99 {:?}; \
          without a sidecar {} calls, {} lost, p99 {:?}",
         report.offered,
         report.refused,
@@ -104,24 +104,30 @@ async fn a_model_that_slows_down_under_an_slo_answers_as_many_calls_as_without_a
 async fn compare_loads(load: &RunningLoad<'_>, direct: &RunningLoad<'_>) -> Result<String, TestError> {
     let both = async || Ok::<_, TestError>((load.now().await?, direct.now().await?));
     let (mut before, mut summary) = (both().await?, Vec::new());
-    let mut ticks = tokio::time::interval(LOOK);
+    let mut ticks = tokio::time::interval(COMPARISON_INTERVAL);
     ticks.tick().await;
-    for look in 0..LOOKS {
+    for comparison in 0..COMPARISONS {
         ticks.tick().await;
         let after = both().await?;
         let served = |after: &LoadReport, before: &LoadReport| after.served - before.served;
         let (ours, theirs) = (served(&after.0, &before.0), served(&after.1, &before.1));
         summary.push(format!("{ours}:{theirs}"));
-        let kept = if look == 0 { KEPT_FIRST } else { KEPT };
+        let ratio_min = if comparison == 0 { FIRST_RATE_RATIO_MIN } else { RATE_RATIO_MIN };
         #[expect(clippy::cast_precision_loss, reason = "some hundreds of calls")]
-        if (ours as f64) < kept * theirs as f64 {
-            return Err(
-                format!("look {look}, answers through the sidecar and without one: {}", summary.join(" ")).into()
-            );
+        if (ours as f64) < ratio_min * theirs as f64 {
+            return Err(format!(
+                "comparison {comparison}, answers through the sidecar and without one: {}",
+                summary.join(" ")
+            )
+            .into());
         }
         before = after;
     }
-    Ok(format!("answers through the sidecar and without one in {} s each {}", LOOK.as_secs(), summary.join(" ")))
+    Ok(format!(
+        "answers through the sidecar and without one in {} s each {}",
+        COMPARISON_INTERVAL.as_secs(),
+        summary.join(" ")
+    ))
 }
 
 /// Verifies the status and the Events while the model is slow: the SLO is missed, but not
@@ -166,22 +172,24 @@ async fn a_model_that_takes_one_item_a_call_loses_nothing_and_the_policy_reports
     space: &TestNamespace,
 ) -> CaseResult {
     ensure_installed(space).await?;
-    space.apply(&PROMISE.replace("  slo: {latencyP99: 100ms}\n", "  scheduling: {policy: WorkConserving}\n")).await?;
+    space
+        .apply(&SLO_POLICY.replace("  slo: {latencyP99: 100ms}\n", "  scheduling: {policy: WorkConserving}\n"))
+        .await?;
     space.apply(&ModelManifest { args: ONE_ITEM, ..ModelManifest::default() }.yaml()).await?;
     space.deployment_ready("model").await?;
     wait_for_pod_counts(space, "model", |pods| pods.connected == 1).await?;
     let caller = TestClient::start(space).await?;
     caller.wait_until_reachable("model:80", "/health").await?;
     let load = caller.start_load("model:80", Route::Predict, BUSY).await?;
-    let refused = wait_for_condition_within(space, "model", "Merging=False/MergeRefused", SAID_MAX).await?;
+    let refused = wait_for_condition_within(space, "model", "Merging=False/MergeRefused", CONDITION_TIMEOUT).await?;
     load.wait_until_served(CALLS).await?;
     let report = load.stop().await?;
-    let ready = wait_for_condition_within(space, "model", "Ready=True", SAID_MAX).await?;
-    let events = retry_until("the Event of it", SAID_MAX, async || {
+    let ready = wait_for_condition_within(space, "model", "Ready=True", CONDITION_TIMEOUT).await?;
+    let events = retry_until("an Event about refused merging", CONDITION_TIMEOUT, async || {
         let selector = "reason=MergeRefused,involvedObject.kind=BatchPolicy";
         let events = ["get", "events", "--field-selector", selector, "--output=jsonpath={.items[*].message}"];
-        let said = space.kubectl(&events).await?;
-        if said.is_empty() { Err(TestError::from("there is none")) } else { Ok(said) }
+        let messages = space.kubectl(&events).await?;
+        if messages.is_empty() { Err(TestError::from("there is none")) } else { Ok(messages) }
     })
     .await?;
     let summary = format!("{refused}; Ready: {ready}; {} calls, {} lost", report.offered, report.not_served());

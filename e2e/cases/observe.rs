@@ -13,16 +13,16 @@ use super::sidecar::{CALLERS, embeddings, is_same_answer, predictions};
 use super::{TestCase, case};
 use crate::cluster::retry_until;
 use crate::installation::ensure_installed;
+use crate::programs::now;
 use crate::test_client::{TestClient, model_stats};
 use crate::test_namespace::{MetricsSnapshot, TestNamespace};
-use crate::tools::now;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[case!("observe", mode_observe_predicts_the_effect_of_batching)];
 
 /// Timeout for the prediction. A sidecar reports every five seconds, and the minimum interval
 /// between writes of a status may delay it.
-const TOLD_MAX: Duration = Duration::from_secs(60);
+const PREDICTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout for the first shared batch: an edit takes effect within two seconds, and then two calls
 /// have to coincide.
 const BATCHED_MAX: Duration = Duration::from_secs(10);
@@ -72,7 +72,7 @@ async fn mode_observe_predicts_the_effect_of_batching(space: &TestNamespace) -> 
     }
     let before = model_stats(space, &name).await?;
     let load = caller.start_load("model:80", Route::Predict, RATE).await?;
-    let predicted = retry_until("what is predicted", TOLD_MAX, async || {
+    let predicted = retry_until("the prediction", PREDICTION_TIMEOUT, async || {
         let predicted = status(space, "model").await?.predicted;
         predicted.as_ref().and_then(describe_prediction).ok_or_else(|| TestError::from(format!("{predicted:?}")))
     })

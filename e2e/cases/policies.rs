@@ -23,7 +23,7 @@ pub(super) const CASES: &[TestCase] = &[
 
 /// Timeout for a condition. The controller reconciles one second after a change, and every five
 /// seconds.
-const SAID_MAX: Duration = Duration::from_secs(30);
+const CONDITION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Policy for [`ModelManifest`].
 pub(super) const POLICY: &str = "
@@ -37,8 +37,8 @@ spec:
 
 /// Returns the status of a policy.
 pub(super) async fn status(space: &TestNamespace, name: &str) -> Result<BatchPolicyStatus, TestError> {
-    let said = space.kubectl(&["get", "bpol", name, "--output=json"]).await?;
-    let mut policy: Value = serde_json::from_str(&said)?;
+    let output = space.kubectl(&["get", "bpol", name, "--output=json"]).await?;
+    let mut policy: Value = serde_json::from_str(&output)?;
     match policy["status"].take() {
         Value::Null => Err("the policy has no status".into()),
         status => Ok(serde_json::from_value(status)?),
@@ -52,7 +52,7 @@ pub(super) async fn wait_for_condition(
     name: &str,
     condition: &str,
 ) -> Result<String, TestError> {
-    wait_for_condition_within(space, name, condition, SAID_MAX).await
+    wait_for_condition_within(space, name, condition, CONDITION_TIMEOUT).await
 }
 
 /// Like [`wait_for_condition`], with another time limit.
@@ -64,16 +64,16 @@ pub(super) async fn wait_for_condition_within(
 ) -> Result<String, TestError> {
     retry_until(&format!("policy {name}, {condition}"), limit, async || {
         let status = status(space, name).await?;
-        let said: Vec<_> = status
+        let conditions: Vec<_> = status
             .conditions
             .iter()
             .map(|one| (format!("{}={}/{}", one.type_, one.status, one.reason), &one.message))
             .collect();
         let wanted =
-            |said: &str| said == condition || said.strip_prefix(condition).is_some_and(|rest| rest.starts_with('/'));
-        match said.iter().find(|(said, _)| wanted(said)) {
+            |found: &str| found == condition || found.strip_prefix(condition).is_some_and(|rest| rest.starts_with('/'));
+        match conditions.iter().find(|(found, _)| wanted(found)) {
             Some((_, message)) => Ok((*message).clone()),
-            None => Err(format!("{said:?}").into()),
+            None => Err(format!("{conditions:?}").into()),
         }
     })
     .await
@@ -83,11 +83,11 @@ pub(super) async fn wait_for_condition_within(
 pub(super) async fn wait_for_pod_counts(
     space: &TestNamespace,
     name: &str,
-    is_so: impl Fn(&PodCounts) -> bool,
+    matches: impl Fn(&PodCounts) -> bool,
 ) -> Result<PodCounts, TestError> {
-    retry_until(&format!("the pods of policy {name}"), SAID_MAX, async || {
+    retry_until(&format!("the pods of policy {name}"), CONDITION_TIMEOUT, async || {
         let pods = status(space, name).await?.pods.ok_or("no counts")?;
-        if is_so(&pods) { Ok(pods) } else { Err(format!("{pods:?}").into()) }
+        if matches(&pods) { Ok(pods) } else { Err(format!("{pods:?}").into()) }
     })
     .await
 }

@@ -139,12 +139,12 @@ async fn cannot_be_captured(space: &TestNamespace) -> CaseResult {
 
 /// Runs `groupage enable`, and compares the capture of the port with the expected one.
 async fn enable(space: &TestNamespace, server: &ServerSpec) -> Result<(), TestError> {
-    let said = space.cluster.groupage(&["enable", "deploy/server", "--namespace", &space.name], "").await?;
+    let output = space.cluster.groupage(&["enable", "deploy/server", "--namespace", &space.name], "").await?;
     for pod in &space.deployment_settled("server").await? {
-        let (recipes, modes) = capture(pod).ok_or_else(|| format!("a pod is not captured: {said}"))?;
+        let (recipes, modes) = capture(pod).ok_or_else(|| format!("a pod is not captured: {output}"))?;
         let wanted: Vec<_> = server.recipe.into_iter().collect();
         if recipes != wanted || modes.iter().any(|mode| mode != server.mode) {
-            return Err(format!("captured by {recipes:?}, {modes:?}: {said}").into());
+            return Err(format!("captured by {recipes:?}, {modes:?}: {output}").into());
         }
     }
     Ok(())
@@ -204,8 +204,8 @@ async fn restart(space: &TestNamespace, load: &ExpectedCalls<'_>) -> Result<usiz
 }
 
 async fn disable(space: &TestNamespace) -> Result<(), TestError> {
-    let said = space.cluster.groupage(&["disable", "deploy/server", "--namespace", &space.name], "").await?;
-    if said.contains("has no sidecar") { Ok(()) } else { Err(said.into()) }
+    let output = space.cluster.groupage(&["disable", "deploy/server", "--namespace", &space.name], "").await?;
+    if output.contains("has no sidecar") { Ok(()) } else { Err(output.into()) }
 }
 
 /// Deploys the FastAPI application as described by its documentation: uvicorn, a port without a

@@ -117,7 +117,7 @@ async fn a_model_that_becomes_slower_is_learned_anew(space: &TestNamespace) -> C
 
 /// Waits until the learned fixed cost of a call lies within these bounds, in seconds. Returns it.
 async fn wait_until_learned(space: &TestNamespace, pod: &Pod, least: f64, most: f64) -> Result<f64, TestError> {
-    retry_until("what the sidecar learned", LEARNED_MAX, async || {
+    retry_until("the learned state of the sidecar", LEARNED_MAX, async || {
         let metrics = space.metrics(pod).await?;
         let fixed = metrics.sum("groupage_model_fixed_seconds", &[]);
         let (limit, batch) = (metrics.sum("groupage_slots_limit", &[]), metrics.batch_mean());

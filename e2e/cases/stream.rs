@@ -13,9 +13,9 @@ use super::policies::{POLICY, status, wait_for_condition, wait_for_pod_counts};
 use super::{TestCase, case};
 use crate::cluster::retry_until;
 use crate::installation::ensure_installed;
+use crate::programs::now;
 use crate::test_client::TestClient;
 use crate::test_namespace::{MetricsSnapshot, TestNamespace};
-use crate::tools::now;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[
@@ -166,8 +166,8 @@ async fn an_invalid_or_foreign_token_opens_no_stream(space: &TestNamespace) -> C
     let ca: String = String::from_utf8(bundle)?.lines().map(|line| format!("            {line}\n")).collect();
     let stolen = space.pod_token(&victim, "groupage.dev").await?;
     // The claims of the victim's token with an invalid signature.
-    let (said, signature) = stolen.rsplit_once('.').ok_or("a token has three parts")?;
-    let made_up = format!("{said}.{}", signature.chars().rev().collect::<String>());
+    let (payload, signature) = stolen.rsplit_once('.').ok_or("a token has three parts")?;
+    let made_up = format!("{payload}.{}", signature.chars().rev().collect::<String>());
     // Name of the pod, its token, the pod that it impersonates, and the expected end of the stream.
     let thieves = [
         ("wrong-audience", space.pod_token(&victim, "somebody.else").await?, &victim, "unauthorized"),
@@ -178,8 +178,8 @@ async fn an_invalid_or_foreign_token_opens_no_stream(space: &TestNamespace) -> C
         ("not-injected", space.pod_token(&other, "groupage.dev").await?, &other, "forbidden"),
         ("stolen-for-itself", stolen, &other, "goaway"),
     ];
-    for (name, token, whom, _) in &thieves {
-        let uid = whom.metadata.uid.as_deref().unwrap_or_default();
+    for (name, token, impersonated, _) in &thieves {
+        let uid = impersonated.metadata.uid.as_deref().unwrap_or_default();
         let manifest = IMPOSTOR_POD
             .replace("$namespace", &space.name)
             .replace("$name", name)

@@ -13,9 +13,9 @@ use super::policies::{status, wait_for_condition_within, wait_for_pod_counts};
 use super::{TestCase, case};
 use crate::cluster::retry_until;
 use crate::installation::ensure_installed;
+use crate::programs::now;
 use crate::test_client::{RunningLoad, TestClient, change_model};
 use crate::test_namespace::TestNamespace;
-use crate::tools::now;
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[
@@ -162,8 +162,8 @@ async fn of_two_arms_the_worse_is_found_and_gets_no_more_pods(space: &TestNamesp
 /// Waits until one arm is found worse than the other.
 async fn wait_for_verdict(space: &TestNamespace, limit: Duration) -> Result<String, TestError> {
     retry_until("a verdict", limit, async || {
-        let said = space.kubectl(&["get", "bprof", "patient", "--output=json"]).await?;
-        let verdict = serde_json::from_str::<serde_json::Value>(&said)?["status"]["verdict"].take();
+        let output = space.kubectl(&["get", "bprof", "patient", "--output=json"]).await?;
+        let verdict = serde_json::from_str::<serde_json::Value>(&output)?["status"]["verdict"].take();
         match (verdict["outcome"].as_str(), verdict["against"].as_str(), verdict["message"].as_str()) {
             (Some("Worse"), Some("prompt"), Some(message)) => Ok(message.to_owned()),
             _ => Err(TestError::from(verdict.to_string())),
@@ -174,7 +174,7 @@ async fn wait_for_verdict(space: &TestNamespace, limit: Duration) -> Result<Stri
 
 /// Sixteen calls in flight, configured manually and as a limit, for a server that executes
 /// serially: each call waits there for fifteen others.
-const PROMISE: &str = "
+const SLO_POLICY: &str = "
 apiVersion: groupage.dev/v1alpha1
 kind: BatchPolicy
 metadata: {name: model}
@@ -196,7 +196,7 @@ const IN_TIME: u64 = 300;
 
 async fn a_missed_slo_is_reported_and_tuned_until_it_is_met(space: &TestNamespace) -> CaseResult {
     ensure_installed(space).await?;
-    space.apply(PROMISE).await?;
+    space.apply(SLO_POLICY).await?;
     space.apply(&ModelManifest { args: ", --base, 10ms, --per-item, 10us", ..ModelManifest::default() }.yaml()).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
     wait_for_pod_counts(space, "model", |pods| pods.connected == 1).await?;
@@ -219,14 +219,14 @@ async fn a_missed_slo_is_reported_and_tuned_until_it_is_met(space: &TestNamespac
     .await?;
     let moved_after = after();
     // The status may already show the state after the step. The Event describes the step itself.
-    let why = retry_until("the Event of it", MOVES_MAX, async || {
+    let why = retry_until("an Event about the step", MOVES_MAX, async || {
         let selector = "reason=SlotsLowered,involvedObject.kind=BatchPolicy,involvedObject.name=model";
         let events = ["get", "events", "--field-selector", selector, "--output=jsonpath={.items[*].message}"];
-        let said = space.kubectl(&events).await?;
-        if said.contains("slotsMax 16 → ") {
-            Ok(said)
+        let events = space.kubectl(&events).await?;
+        if events.contains("slotsMax 16 → ") {
+            Ok(events)
         } else {
-            Err(TestError::from(format!("the Event is {said:?}")))
+            Err(TestError::from(format!("the Event is {events:?}")))
         }
     })
     .await?;
@@ -290,7 +290,7 @@ async fn a_new_pod_starts_with_the_values_learned_by_others_of_its_node_class(sp
     let caller = TestClient::start(space).await?;
     caller.wait_until_reachable("model:80", "/health").await?;
     let load = caller.start_load("model:80", Route::Predict, RATE).await?;
-    let learned = retry_until("what the pod learned, in the status", MOVES_MAX, async || {
+    let learned = retry_until("the learned state of the pod in the status", MOVES_MAX, async || {
         let learned = status(space, "model").await?.learned;
         learned.into_iter().find(|one| one.accelerator == kind && !one.curve.is_empty()).ok_or("nothing".into())
     })
@@ -299,7 +299,7 @@ async fn a_new_pod_starts_with_the_values_learned_by_others_of_its_node_class(sp
     space.kubectl(&["scale", "deploy/model", "--replicas=2"]).await?;
     let pods = space.deployment_ready("model").await?;
     let other = pods.iter().find(|pod| pod.name_any() != first.name_any()).ok_or("no second pod")?;
-    let begun = retry_until("what the second pod begins with", MOVES_MAX, async || {
+    let begun = retry_until("the initial state of the second pod", MOVES_MAX, async || {
         let log = space.kubectl(&["logs", &other.name_any(), "--container", "groupage"]).await?;
         log.lines().find(|line| line.contains(BEGINS)).map(str::to_owned).ok_or_else(|| log.into())
     })

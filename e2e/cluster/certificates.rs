@@ -63,20 +63,20 @@ impl Certificates {
     }
 
     /// Writes the kubeconfig with which a component connects to the API server.
-    pub(super) fn kubeconfig(&self, who: &str) -> Result<PathBuf, TestError> {
-        let file = self.file(&format!("{who}.kubeconfig"));
+    pub(super) fn kubeconfig(&self, component: &str) -> Result<PathBuf, TestError> {
+        let file = self.file(&format!("{component}.kubeconfig"));
         let path = |name: &str| path_text(&self.file(name));
         let text = format!(
             "apiVersion: v1
 kind: Config
 clusters: [{{name: e2e, cluster: {{server: 'https://127.0.0.1:6443', certificate-authority: {}}}}}]
-users: [{{name: {who}, user: {{client-certificate: {}, client-key: {}}}}}]
-contexts: [{{name: e2e, context: {{cluster: e2e, user: {who}}}}}]
+users: [{{name: {component}, user: {{client-certificate: {}, client-key: {}}}}}]
+contexts: [{{name: e2e, context: {{cluster: e2e, user: {component}}}}}]
 current-context: e2e
 ",
             path("ca.crt"),
-            path(&format!("{who}.crt")),
-            path(&format!("{who}.key")),
+            path(&format!("{component}.crt")),
+            path(&format!("{component}.key")),
         );
         std::fs::write(&file, text)?;
         Ok(file)

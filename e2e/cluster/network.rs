@@ -9,7 +9,7 @@
 use std::process::Command;
 
 use crate::TestError;
-use crate::tools::run_quietly;
+use crate::programs::run_quietly;
 
 /// IPv4 address of the node.
 pub(super) const HOST: &str = "198.18.0.1";

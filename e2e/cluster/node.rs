@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::component::Component;
 use crate::TestError;
-use crate::tools::run_quietly;
+use crate::programs::run_quietly;
 
 /// Components that run beside the pods, by name.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use super::{Cluster, Kubectl, client, dns, network, retry_until};
 use crate::TestError;
 use crate::namespaces::cgroup;
 use crate::prerequisites::Prerequisites;
-use crate::tools::run_quietly;
+use crate::programs::run_quietly;
 
 /// Folder of the run's files. It is in memory and vanishes with the mount namespace.
 const FOLDER: &str = "/run/groupage-e2e";
@@ -172,7 +172,8 @@ impl ClusterBuilder {
 
     /// Starts the components that need a running API server.
     fn start_dependents(&mut self) -> Result<(), TestError> {
-        let kubeconfig = |starting: &Self, who| starting.certificates.kubeconfig(who).map(|file| path_text(&file));
+        let kubeconfig =
+            |starting: &Self, component| starting.certificates.kubeconfig(component).map(|file| path_text(&file));
         let manager = "kube-controller-manager";
         let args = [
             flag("kubeconfig", kubeconfig(self, manager)?),

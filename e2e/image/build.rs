@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::{ImageVariant, PRODUCT, TEST_KIT};
 use crate::TestError;
-use crate::tools::{cache_dir, cargo_target, repository_root, run_quietly};
+use crate::programs::{cache_dir, cargo_target, repository_root, run_quietly};
 
 /// Cargo profile of the released binaries.
 pub(super) const RELEASE: &str = "dist";

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::TestError;
-use crate::tools::run_quietly;
+use crate::programs::run_quietly;
 
 /// Library that every dynamically linked program requires, and beside which the others of glibc are.
 const C_LIBRARY: &str = "libc.so.6";

@@ -50,7 +50,7 @@ pub(crate) fn measure_capacity(upstream: usize) -> Option<CapacityReport> {
     rates.extend(others.map(|baseline| (baseline.to_string(), search_max_rate(upstream, || baseline.build()))));
     let (best, most) = rates.iter().skip(1).max_by(|a, b| a.1.total_cmp(&b.1)).cloned()?;
     let verdict = CriterionResult {
-        bar: "rate",
+        criterion: "rate",
         quantity: Metric::Rate,
         found: rates[0].1,
         sense: Comparison::AtLeast,

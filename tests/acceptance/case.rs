@@ -51,5 +51,5 @@ fn goodput(found: f64, limit: f64, of: String) -> CriterionResult {
 
 /// Judges a figure of a case.
 fn verdict(quantity: Metric, found: f64, sense: Comparison, limit: f64, of: String) -> CriterionResult {
-    CriterionResult { bar: "case", quantity, found, sense, limit, of }
+    CriterionResult { criterion: "case", quantity, found, sense, limit, of }
 }

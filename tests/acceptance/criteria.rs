@@ -138,7 +138,7 @@ pub(crate) enum Comparison {
 pub(crate) struct CriterionResult {
     /// Label: the letter of the criterion, `row` for a criterion of a single row, `new` for those
     /// of the wider rows, or the kind of job.
-    pub(crate) bar: &'static str,
+    pub(crate) criterion: &'static str,
     /// Compared figure.
     pub(crate) quantity: Metric,
     /// Measured value.
@@ -219,25 +219,31 @@ impl Criterion {
 }
 
 /// Requires a mean of at most `factor` times the other's.
-fn mean(bar: &'static str, ours: &AverageFigures, factor: f64, name: &str, other: &AverageFigures) -> CriterionResult {
+fn mean(
+    criterion: &'static str,
+    ours: &AverageFigures,
+    factor: f64,
+    name: &str,
+    other: &AverageFigures,
+) -> CriterionResult {
     let of = format!("{factor} × {name}'s {:.2} ms", other.mean);
     let (found, limit) = (ours.mean, factor * other.mean);
-    CriterionResult { bar, quantity: Metric::Mean, found, sense: Comparison::AtMost, limit, of }
+    CriterionResult { criterion, quantity: Metric::Mean, found, sense: Comparison::AtMost, limit, of }
 }
 
 /// Requires a goodput not below the other's, and where the two are equal, a mean of at most
 /// `factor` times the other's.
 fn not_worse_than(
-    bar: &'static str,
+    criterion: &'static str,
     ours: &AverageFigures,
     name: &str,
     other: &AverageFigures,
     factor: f64,
 ) -> Vec<CriterionResult> {
     let of = format!("{name}'s {:.3} − {EQUAL}", other.goodput);
-    let mut results = vec![CriterionResult::goodput(bar, ours.goodput, other.goodput - EQUAL, of)];
+    let mut results = vec![CriterionResult::goodput(criterion, ours.goodput, other.goodput - EQUAL, of)];
     if (ours.goodput - other.goodput).abs() <= EQUAL {
-        results.push(mean(bar, ours, factor, name, other));
+        results.push(mean(criterion, ours, factor, name, other));
     }
     results
 }
@@ -281,7 +287,7 @@ fn classes(table: &RowResults<'_>) -> Vec<CriterionResult> {
         // The p99 covers answered calls only; calls that were given up are not in time either.
         CriterionResult::goodput("new", interactive.goodput, 0.99, "interactive".to_owned()),
         CriterionResult {
-            bar: "new",
+            criterion: "new",
             quantity: Metric::P99,
             found: interactive.p99,
             sense: Comparison::AtMost,
@@ -295,8 +301,8 @@ fn classes(table: &RowResults<'_>) -> Vec<CriterionResult> {
 // === impl CriterionResult ===
 
 impl CriterionResult {
-    fn goodput(bar: &'static str, found: f64, limit: f64, of: String) -> Self {
-        Self { bar, quantity: Metric::Goodput, found, sense: Comparison::AtLeast, limit, of }
+    fn goodput(criterion: &'static str, found: f64, limit: f64, of: String) -> Self {
+        Self { criterion, quantity: Metric::Goodput, found, sense: Comparison::AtLeast, limit, of }
     }
 
     /// Returns `true` if the value is on the required side of the limit. NaN never is.
@@ -315,7 +321,7 @@ impl fmt::Display for CriterionResult {
             Comparison::AtLeast => "at least",
             Comparison::AtMost => "at most",
         };
-        write!(f, "{:<4} {verdict:<7}", self.bar)?;
+        write!(f, "{:<4} {verdict:<7}", self.criterion)?;
         match self.quantity {
             Metric::Goodput => write!(f, "goodput {:.4}, {sense} {:.4}", self.found, self.limit)?,
             Metric::Mean => write!(f, "mean {:.2} ms, {sense} {:.2}", self.found, self.limit)?,

@@ -12,7 +12,7 @@ pub(super) fn check_determinism(scenario: &Scenario, seeds: u64) -> CriterionRes
     let equal = (0..seeds).filter(|seed| first_difference(scenario, *seed).is_none()).count();
     let of = "run twice, then replayed from its events".to_owned();
     let (found, limit) = (equal as f64, seeds as f64);
-    CriterionResult { bar: "seed", quantity: Metric::Seeds, found, sense: Comparison::AtLeast, limit, of }
+    CriterionResult { criterion: "seed", quantity: Metric::Seeds, found, sense: Comparison::AtLeast, limit, of }
 }
 
 /// Describes the first difference between two runs of a seed, or between a run and the replay of

@@ -42,7 +42,8 @@ pub(crate) fn optimality_gap(scenario: &Scenario, seeds: u64) -> Option<Optimali
     let (optimum_ms, found) = (best.figures(&whole).mean, ours.figures(&whole).mean);
     let of = format!("{SMDP} × SMDP optimum's {optimum_ms:.2} ms");
     let limit = SMDP * optimum_ms;
-    let verdict = CriterionResult { bar: "b", quantity: Metric::Mean, found, sense: Comparison::AtMost, limit, of };
+    let verdict =
+        CriterionResult { criterion: "b", quantity: Metric::Mean, found, sense: Comparison::AtMost, limit, of };
     Some(OptimalityGap {
         name: scenario.name.clone(),
         optimum_ms,

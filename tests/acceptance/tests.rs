@@ -31,16 +31,16 @@ fn missed(row: &RowReport) -> Vec<String> {
 }
 
 #[test]
-fn low_and_mid_meet_every_bar_from_a_cold_start() {
+fn low_and_mid_meet_every_criterion_from_a_cold_start() {
     for (name, seconds) in [("low", 12), ("mid", 12)] {
         let row = run_row(&short(name, seconds), 1);
-        assert!(row.verdicts.len() >= 3, "{name}: {} bars are few", row.verdicts.len());
+        assert!(row.verdicts.len() >= 3, "{name}: {} criteria are few", row.verdicts.len());
         assert_eq!(missed(&row), [""; 0], "{name}");
     }
 }
 
 #[test]
-fn every_row_of_the_tables_has_bars_and_every_bar_a_row() {
+fn every_row_of_the_tables_has_criteria_and_every_criterion_a_row() {
     let named = |name: &str| scenario::all().iter().any(|row| row.name == name);
     assert!(criteria::rows().all(named));
     for row in scenario::base_rows(scenario::HORIZON) {
@@ -63,7 +63,7 @@ fn missed_criterion_is_reported_with_its_values() {
 #[test]
 fn a_verdict_is_met_at_its_limit_and_missed_beyond_it_or_without_a_number() {
     let verdict = |found, sense| CriterionResult {
-        bar: "a",
+        criterion: "a",
         quantity: Metric::Goodput,
         found,
         sense,

@@ -181,11 +181,11 @@ impl Script for IdentityServer {
         let instances = body.as_ref().and_then(|body| body.get("instances")).and_then(Json::elements);
         let texts = instances.unwrap_or_default().iter().map(|item| item.as_str().unwrap_or_default());
         let predictions: Vec<_> = texts.map(|nonce| format!("{nonce} {identity}")).collect();
-        let came = now();
+        let arrival = now();
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        *busy = (*busy).max(came) + SERVICE;
+        *busy = (*busy).max(arrival) + SERVICE;
         let body = serde_json::json!({ "predictions": predictions }).to_string();
-        Reply { delay: *busy - came, ..Reply::plain(200, "application/json", body) }
+        Reply { delay: *busy - arrival, ..Reply::plain(200, "application/json", body) }
     }
 
     fn unreadable(&self, why: &End) {

@@ -32,7 +32,7 @@ mod attackers;
 mod attacks;
 mod cgroup;
 mod h2;
-mod honest;
+mod reference_client;
 mod identity;
 mod server;
 #[path = "../support/all.rs"]
@@ -47,7 +47,7 @@ use std::time::Duration;
 use self::attackers::Attackers;
 use self::attacks::{ATTACKS, Attack, ConnectionBehaviour};
 use self::cgroup::MemoryGroup;
-use self::honest::{HonestClient, ProcessUsage};
+use self::reference_client::{HonestClient, ProcessUsage};
 use self::server::ModelServer;
 use self::support::proxy::{Proxy, Start};
 use self::support::upstream::{Upstream, now};
@@ -238,12 +238,12 @@ async fn try_run(attack: &Attack, scale: RunScale) -> Result<Vec<String>, String
     lines.push(format!("attacked   {peak}, at most {}", group.as_ref().map_or("?".to_owned(), MemoryGroup::peak)));
     lines.push(format!("after      {after}"));
     let slowest = attacked.at_since(scale.percentile, scale.judged_from);
-    let bar = |usual: Duration| usual * LATENCY_FACTOR + scale.slack;
+    let limit = |usual: Duration| usual * LATENCY_FACTOR + scale.slack;
     // The attackers use the processor of the same machine. The latency of the proxy that is not
-    // attacked includes this effect, so the bar is derived from the larger of both latencies.
-    let (strict, bar) = (bar(usual.at(99)), bar(usual.at(99).max(not_attacked.at(scale.percentile))));
+    // attacked includes this effect, so the limit is derived from the larger of both latencies.
+    let (strict, limit) = (limit(usual.at(99)), limit(usual.at(99).max(not_attacked.at(scale.percentile))));
     lines.push(format!(
-        "judged     p{} {slowest:.1?}, bar {bar:.1?}, without the bystander {strict:.1?}",
+        "judged     p{} {slowest:.1?}, limit {limit:.1?}, without the bystander {strict:.1?}",
         scale.percentile
     ));
     // Calls that all differ leave nothing behind, so memory does not grow with their number.
@@ -253,7 +253,7 @@ async fn try_run(attack: &Attack, scale: RunScale) -> Result<Vec<String>, String
     let checks = [
         (proxy.fault().is_none(), "the proxy ended or panicked".to_owned()),
         (attacked.share() >= scale.served, format!("{:.2} % of honest calls were served", attacked.share() * 100.0)),
-        (slowest <= bar, format!("p{} {slowest:.1?} is above {bar:.1?}", scale.percentile)),
+        (slowest <= limit, format!("p{} {slowest:.1?} is above {limit:.1?}", scale.percentile)),
         (group.is_none() || peak.own() <= LIMIT / 10 * 9, format!("{peak} are more than nine tenths of the limit")),
         (is_flat, format!("memory grows: {early} in the first half, {late} in the second")),
         (attacked.probes_failed == 0, format!("{} probes failed", attacked.probes_failed)),

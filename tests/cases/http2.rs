@@ -75,7 +75,7 @@ impl Drop for Http2Upstream {
 async fn serve(request: http::Request<Incoming>, script: Arc<dyn Script>) -> Result<Response<Body>, io::Error> {
     let (head, body) = request.into_parts();
     let collected = body.collect().await.map_err(io::Error::other)?;
-    let came = now();
+    let arrival = now();
     let mut headers = lines(&head.headers);
     if let Some(host) = head.uri.authority() {
         headers.insert(0, ("host".to_owned(), host.as_str().as_bytes().to_vec()));
@@ -84,7 +84,7 @@ async fn serve(request: http::Request<Incoming>, script: Arc<dyn Script>) -> Res
     let target = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
     let body = collected.to_bytes().to_vec();
     let reply = script.reply(Request { method: head.method.to_string(), target, headers, body, trailers });
-    tokio::time::sleep_until(came + reply.delay).await;
+    tokio::time::sleep_until(arrival + reply.delay).await;
     match reply.content.clone() {
         Content::Whole(body) => response(&reply, body).ok_or_else(|| io::Error::other("no HTTP")),
         // Never answered; the stream ends with the connection.
@@ -133,7 +133,7 @@ pub(crate) async fn connect(proxy: SocketAddr) -> Result<Http2Client, String> {
 
 /// Sends a request and reads its response. `sent_signal` is notified once the request is on
 /// its way.
-pub(crate) async fn ask(
+pub(crate) async fn fetch(
     mut send: Http2Client,
     proxy: SocketAddr,
     outgoing: &Outgoing,

@@ -28,7 +28,7 @@ use std::process::ExitCode;
 
 use adapter_table::AdapterTable;
 use case::Case;
-use settings::{Verdict, verdict};
+use settings::{CaseSupport, support_of};
 use support::json::{self, Json};
 use support::report::{Options, Totals};
 
@@ -137,9 +137,9 @@ async fn run_case(line: &Json, (id, adapter): (&str, &str), place: &str, options
     }
     let paths = Case::paths(line);
     let name = format!("{id} [{adapter}] {place}");
-    match verdict(adapter, line.get("config")) {
-        Ok(Verdict::Run) => {}
-        Ok(Verdict::Skip) => return Outcome::Skipped,
+    match support_of(adapter, line.get("config")) {
+        Ok(CaseSupport::Run) => {}
+        Ok(CaseSupport::Skip) => return Outcome::Skipped,
         Err(e) => return Outcome::Failed(name, vec![e]),
     }
     let run = match Case::read(line) {

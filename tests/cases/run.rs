@@ -98,21 +98,21 @@ pub(crate) async fn run(case: Case, paths: &[String], options: &Options) -> Resu
 }
 
 /// A listening upstream of either version of HTTP.
-enum Listening {
+enum RunningUpstream {
     Http1(#[expect(dead_code, reason = "closed on drop")] Upstream),
     Http2(#[expect(dead_code, reason = "closed on drop")] Http2Upstream),
 }
 
-async fn start_upstream(case: &Case, script: &Arc<CaseScript>) -> std::io::Result<(Listening, SocketAddr)> {
+async fn start_upstream(case: &Case, script: &Arc<CaseScript>) -> std::io::Result<(RunningUpstream, SocketAddr)> {
     let script = Arc::clone(script) as Arc<_>;
     Ok(if case.is_grpc() {
         let upstream = Http2Upstream::start(script).await?;
         let address = upstream.address;
-        (Listening::Http2(upstream), address)
+        (RunningUpstream::Http2(upstream), address)
     } else {
         let upstream = Upstream::start(script).await?;
         let address = upstream.address;
-        (Listening::Http1(upstream), address)
+        (RunningUpstream::Http1(upstream), address)
     })
 }
 
@@ -182,7 +182,7 @@ async fn grpc_client(
     patience: Duration,
     sent_signal: oneshot::Sender<()>,
 ) -> Outcome {
-    let answer = tokio::time::timeout(patience, http2::ask(connected?, proxy, &outgoing, sent_signal)).await;
+    let answer = tokio::time::timeout(patience, http2::fetch(connected?, proxy, &outgoing, sent_signal)).await;
     Ok((None, answer.map_err(|_| "no response in time".to_owned())??))
 }
 
@@ -292,7 +292,7 @@ impl Stats {
 
     async fn read(&mut self) -> Option<CallProgress> {
         let (client, question) = self.admin.as_mut()?;
-        let answer = tokio::time::timeout(SEEN_MAX, client.ask(question)).await.ok();
+        let answer = tokio::time::timeout(SEEN_MAX, client.fetch(question)).await.ok();
         let counted = answer.and_then(|answer| {
             let stats = json::parse(&answer.body).ok()?;
             let of = |name| stats.get("calls")?.get(name)?.as_u64();

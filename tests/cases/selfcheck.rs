@@ -5,7 +5,7 @@ use crate::adapter_table::AdapterTable;
 use crate::case::Case;
 use crate::matching::{Bindings, Mode, body, original, subset};
 use crate::open_inference_grpc::MessageKind;
-use crate::settings::{Settings, Verdict, verdict};
+use crate::settings::{CaseSupport, Settings, support_of};
 use crate::support::json;
 use crate::support::report::Totals;
 use crate::support::wire::Headers;
@@ -147,8 +147,8 @@ fn format(hold: &mut impl FnMut(bool, &'static str)) {
     hold(name("observed:tei") == "X (recorded:tei)", "the name of a case says that its answers were recorded");
     hold(name("docs:jina") == "X (documented:jina)" && name("rule") == "X", "or that they are documented, or neither");
     let paths = |path: &str| vec![path.to_owned()];
-    hold(matches!(verdict("openai.completions", None), Ok(Verdict::Run)), "an adapter that is built is run");
-    hold(verdict("nobody", None).is_err(), "an adapter that is not named fails the case");
+    hold(matches!(support_of("openai.completions", None), Ok(CaseSupport::Run)), "an adapter that is built is run");
+    hold(support_of("nobody", None).is_err(), "an adapter that is not named fails the case");
     let config =
         br#"{"adapter":{"items":"/t","single_items":"/s","drop":["/d"],"cost":{"total":"/n","weights":"list_len"}}}"#;
     let policy = json::parse(config).and_then(|config| Settings::read(Some(&config))).map(|settings| {

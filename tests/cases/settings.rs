@@ -10,7 +10,7 @@ use crate::support::json::Json;
 
 /// Decision about running a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum CaseSupport {
     /// The adapter is supported.
     Run,
     /// The adapter is not supported.
@@ -66,14 +66,14 @@ pub(crate) struct Settings {
 }
 
 /// Decides whether a case is run. An adapter that the format does not list is an error of the case.
-pub(crate) fn verdict(adapter: &str, config: Option<&Json>) -> Result<Verdict, String> {
-    let built = ADAPTERS.iter().find(|(name, _)| *name == adapter).map(|(_, built)| built);
-    let built = built.ok_or_else(|| format!("adapter `{adapter}` is not named in the format"))?;
+pub(crate) fn support_of(adapter: &str, config: Option<&Json>) -> Result<CaseSupport, String> {
+    let supported = ADAPTERS.iter().find(|(name, _)| *name == adapter).map(|(_, supported)| supported);
+    let supported = supported.ok_or_else(|| format!("adapter `{adapter}` is not named in the format"))?;
     // A generic declaration replaces the adapter. gRPC is excluded, because its bodies are no JSON.
     if adapter != "oip.grpc" && config.is_some_and(|config| config.get("adapter").is_some()) {
-        return Ok(Verdict::Run);
+        return Ok(CaseSupport::Run);
     }
-    Ok(if *built { Verdict::Run } else { Verdict::Skip })
+    Ok(if *supported { CaseSupport::Run } else { CaseSupport::Skip })
 }
 
 // === impl Settings ===
@@ -134,22 +134,22 @@ impl Settings {
         for key in KEYS {
             if let Some(value) = fields.read(key, Json::value)? {
                 let plain = matches!(key, "upstream_path" | "items" | "results" | "index" | "result_key");
-                generic.insert(camel(key, false), if plain { value } else { named(value) });
+                generic.insert(camel(key, false), if plain { value } else { to_enum_value(value) });
             }
         }
         if let Some(value) = fields.read("weight", Json::value)? {
-            generic.insert("weight".to_owned(), named(value));
+            generic.insert("weight".to_owned(), to_enum_value(value));
         }
         if let Some(value) = fields.read("id", Json::value)? {
-            generic.insert("id".to_owned(), listed(value));
+            generic.insert("id".to_owned(), to_list(value));
         }
         if let Some(value) = fields.read("too_large", Json::value)? {
-            let patterns = listed(value).as_array().cloned().unwrap_or_default();
+            let patterns = to_list(value).as_array().cloned().unwrap_or_default();
             generic.insert("tooLarge".to_owned(), patterns.into_iter().map(camel_keys).collect());
         }
         let mut single = fields.read("single", |v| v.value().map(camel_keys))?.unwrap_or_else(|| json!({}));
         if let Some(form) = single.get_mut("itemIs") {
-            *form = named(form.take());
+            *form = to_enum_value(form.take());
         }
         for (key, to) in [("single_items", "items"), ("unwrap_single", "results"), ("wrap_scalar", "wrapScalar")] {
             if let Some(value) = fields.read(key, Json::value)? {
@@ -233,7 +233,7 @@ impl Settings {
         if self.generic.is_some() {
             return Some("Generic".to_owned());
         }
-        let (named, asks) = if path.ends_with(":explain") {
+        let (protocol, needs_opt_in) = if path.ends_with(":explain") {
             ("KServeV1", true)
         } else {
             match adapter {
@@ -259,8 +259,8 @@ impl Settings {
         if self.is_automatic {
             return None;
         }
-        let named = self.flavour.clone().unwrap_or_else(|| named.to_owned());
-        (!asks || self.opted_in).then_some(named)
+        let protocol = self.flavour.clone().unwrap_or_else(|| protocol.to_owned());
+        (!needs_opt_in || self.opted_in).then_some(protocol)
     }
 }
 
@@ -281,11 +281,11 @@ fn cost_of(cost: &Json) -> Result<Value, String> {
     let mut cost = Map::new();
     let (total, totals) = (fields.read("total", Json::value)?, fields.read("totals", Json::value)?);
     if let Some(total) = total.or(totals) {
-        cost.insert("totals".to_owned(), listed(total));
+        cost.insert("totals".to_owned(), to_list(total));
     }
     for key in ["weights", "share"] {
         if let Some(value) = fields.read(key, Json::value)? {
-            cost.insert(key.to_owned(), named(value));
+            cost.insert(key.to_owned(), to_enum_value(value));
         }
     }
     fields.end()?;
@@ -293,12 +293,12 @@ fn cost_of(cost: &Json) -> Result<Value, String> {
 }
 
 /// Wraps a value in a list unless it is one.
-fn listed(value: Value) -> Value {
+fn to_list(value: Value) -> Value {
     if value.is_array() { value } else { json!([value]) }
 }
 
 /// Converts an enum value: `list_len` becomes `ListLen`. A JSON pointer is not changed.
-fn named(value: Value) -> Value {
+fn to_enum_value(value: Value) -> Value {
     match value {
         Value::String(name) if !name.starts_with('/') => json!(camel(&name, true)),
         value => value,

@@ -3,9 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot continue reports its place")]
 
+#[path = "../support/command.rs"]
+mod command;
 mod curl;
 mod process;
-
 use futures_util::future::join_all;
 use process::EngineProcess;
 use rustix::process::Signal;

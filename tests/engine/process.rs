@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::net::TcpStream;
 
+use super::command::proxy_command;
 /// Bound of every wait. A wait that exceeds it fails its test; none waits this long otherwise.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 
@@ -41,14 +42,14 @@ impl EngineProcess {
 
     /// Starts the process with the model of a folder, and waits until it is ready.
     pub(super) async fn start_in(model: &Path, policy: Option<&str>) -> Self {
-        let mut command = command();
+        let mut command = proxy_command();
         command.arg("--engine").arg(model);
         Self::spawn(command, policy).await
     }
 
     /// Starts the process with the model that a policy names, and waits until it is ready.
     pub(super) async fn start_by_policy(policy: &str) -> Self {
-        Self::spawn(command(), Some(policy)).await
+        Self::spawn(proxy_command(), Some(policy)).await
     }
 
     async fn spawn(mut command: Command, policy: Option<&str>) -> Self {
@@ -166,7 +167,7 @@ pub(super) async fn post(to: SocketAddr, path: &str, body: &Value) -> Answer {
 
 /// Runs the command until it ends by itself, and returns its exit code and what it wrote.
 pub(super) fn run_to_end(arguments: &[&str]) -> (Option<i32>, String) {
-    let output = command().args(arguments).stdin(Stdio::null()).output().unwrap();
+    let output = proxy_command().args(arguments).stdin(Stdio::null()).output().unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
@@ -226,18 +227,6 @@ pub(super) fn truncate_weights(folder: &Path) {
 
 pub(super) fn model_folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/engine/tests/goldens").join(name)
-}
-
-/// Returns the command `groupage proxy` without settings of the environment.
-fn command() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_groupage"));
-    command.args(["proxy", "--log-format", "json"]);
-    for (name, _) in std::env::vars_os() {
-        if name == "RUST_LOG" || name.to_string_lossy().starts_with("GROUPAGE_") {
-            command.env_remove(name);
-        }
-    }
-    command
 }
 
 fn read_in_background(mut pipe: impl std::io::Read + Send + 'static) -> Arc<Mutex<Vec<u8>>> {

@@ -4,7 +4,7 @@ import re
 
 import serving
 
-# Bars of the page. Cosine of embeddings of MiniLM to those of the CPU, and share of the measured ceiling with sequences of 512 tokens of bge-base.
+# Limits of the page. Cosine of embeddings of MiniLM to those of the CPU, and share of the measured ceiling with sequences of 512 tokens of bge-base.
 COSINE_MIN, CEILING_SHARE_MIN = 0.999, 0.4
 COLUMNS, LINES_MAX = 150, 40
 # Folders of the machine, which no page of the tree may name.
@@ -37,7 +37,7 @@ def verdict(met):
     return "met" if met else "**missed**"
 
 
-def cosine_bar(name, stage, results, failed):
+def cosine_row(name, stage, results, failed):
     """Returns the row of the least cosine of a stage, also of one that failed by it."""
     findings = results.get(stage) or failed[stage].findings
     cosines = findings.get("cosines") or []
@@ -50,7 +50,7 @@ def cosine_bar(name, stage, results, failed):
     return [name, f"{min(cosines):.6f}", verdict(min(cosines) >= COSINE_MIN)]
 
 
-def ceiling_bar(results, failed):
+def ceiling_row(results, failed):
     name = f"bge-base, 512 tokens: share of the ceiling, at least {CEILING_SHARE_MIN:.0%}"
     if "throughput" in failed or "torch" in failed:
         return [name, "–", "**failed**"]
@@ -61,7 +61,7 @@ def ceiling_bar(results, failed):
     return [name, f"{share:.0%}", verdict(share >= CEILING_SHARE_MIN)]
 
 
-def sanitizer_bar(results, failed):
+def sanitizer_row(results, failed):
     name = "compute-sanitizer without a report"
     if "sanitizer" in failed:
         return [name, "–", "**failed**"]
@@ -69,15 +69,15 @@ def sanitizer_bar(results, failed):
     return [name, found or "–", "met" if found else "not measured: it is not installed"]
 
 
-def bars(results, failed):
-    """Returns a row for each bar: what it is, the figure, and whether it was met."""
+def limit_rows(results, failed):
+    """Returns a row for each limit: what it is, the figure, and whether it was met."""
     rows = [
-        cosine_bar(f"cosine of MiniLM to the CPU, at least {COSINE_MIN}", "embeddings", results, failed),
-        cosine_bar(f"the same with cuBLASLt, at least {COSINE_MIN}", "library", results, failed),
-        ceiling_bar(results, failed),
-        sanitizer_bar(results, failed),
+        cosine_row(f"cosine of MiniLM to the CPU, at least {COSINE_MIN}", "embeddings", results, failed),
+        cosine_row(f"the same with cuBLASLt, at least {COSINE_MIN}", "library", results, failed),
+        ceiling_row(results, failed),
+        sanitizer_row(results, failed),
     ]
-    return table(["bar", "figure", "result"], rows)
+    return table(["limit", "figure", "result"], rows)
 
 
 def failures(failed):
@@ -135,9 +135,9 @@ Written by `just gpu` on {date.isoformat()}, from commit `{build['commit']}`{cha
 
 {device}
 
-{failures(failed)}## Bars
+{failures(failed)}## Limits
 
-{bars(results, failed)}
+{limit_rows(results, failed)}
 
 ## Kernels
 

@@ -67,7 +67,7 @@ impl NetworkNamespace {
         std::thread::spawn(move || {
             for caller in listener.incoming() {
                 // The client may have disconnected.
-                let _said = caller.and_then(|mut caller| caller.write_all(word.as_bytes()));
+                let _written = caller.and_then(|mut caller| caller.write_all(word.as_bytes()));
             }
         });
         port
@@ -139,11 +139,11 @@ impl PodNetwork {
         CommandOutput { exit: out.status.code(), words: String::from_utf8(words).unwrap() }
     }
 
-    fn heard_outside(&self, port: u16) -> [String; 2] {
+    fn read_outside(&self, port: u16) -> [String; 2] {
         POD.map(|address| self.outside.read_word(address, port))
     }
 
-    fn heard_inside(&self, port: u16) -> [String; 4] {
+    fn read_inside(&self, port: u16) -> [String; 4] {
         [LOOPBACK[0], LOOPBACK[1], POD[0], POD[1]].map(|address| self.pod.read_word(address, port))
     }
 }
@@ -158,25 +158,25 @@ struct CommandOutput {
 fn external_calls_reach_sidecar_local_calls_application() {
     let Some(net) = PodNetwork::new() else { return };
     let (app, other, sidecar) = (net.pod.serve_word("app"), net.pod.serve_word("other"), net.pod.serve_word("sidecar"));
-    assert_eq!(net.heard_outside(app), ["app"; 2]);
+    assert_eq!(net.read_outside(app), ["app"; 2]);
     let to = |port: u16| format!("{port}={sidecar}");
     // An init container may run again.
     for _ in 0..2 {
         let ran = net.redirect(&[], &[&to(app)]);
         assert_eq!(ran, CommandOutput { exit: Some(0), words: format!("port {app} is redirected to {sidecar}\n") });
-        assert_eq!(net.heard_outside(app), ["sidecar"; 2]);
-        assert_eq!(net.heard_outside(other), ["other"; 2], "no other port is touched");
-        assert_eq!(net.heard_outside(sidecar), ["sidecar"; 2]);
-        assert_eq!(net.heard_inside(app), ["app"; 4]);
+        assert_eq!(net.read_outside(app), ["sidecar"; 2]);
+        assert_eq!(net.read_outside(other), ["other"; 2], "no other port is touched");
+        assert_eq!(net.read_outside(sidecar), ["sidecar"; 2]);
+        assert_eq!(net.read_inside(app), ["app"; 4]);
     }
     // The rules of the earlier runs are gone, also those that were written twice.
     assert_eq!(net.redirect(&[], &[&to(other)]).exit, Some(0));
     assert_eq!(
-        (net.heard_outside(app), net.heard_outside(other)),
+        (net.read_outside(app), net.read_outside(other)),
         (["app"; 2].map(str::to_owned), ["sidecar"; 2].map(str::to_owned))
     );
     assert_eq!(net.redirect(&[], &[&to(app), &to(other)]).exit, Some(0));
-    assert_eq!([net.heard_outside(app), net.heard_outside(other)].concat(), ["sidecar"; 4]);
+    assert_eq!([net.read_outside(app), net.read_outside(other)].concat(), ["sidecar"; 4]);
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn missing_net_admin_is_reported_and_changes_nothing() {
     let ran = net.redirect(&without, &[&format!("{app}={sidecar}")]);
     assert_eq!(ran.exit, Some(69), "{}", ran.words);
     assert!(ran.words.starts_with("no port is redirected: ") && ran.words.contains("NET_ADMIN"), "{}", ran.words);
-    assert_eq!(net.heard_outside(app), ["app"; 2]);
+    assert_eq!(net.read_outside(app), ["app"; 2]);
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Call {
     async fn send(&self, client: &mut Client, address: SocketAddr) -> Result<AnswerParts, String> {
         let json = vec![("content-type".to_owned(), b"application/json".to_vec())];
         let request = Outgoing::new("POST", self.target, address, &json, Some(self.body.as_bytes()));
-        AnswerParts::of(&ask(client, &request).await?)
+        AnswerParts::of(&fetch(client, &request).await?)
     }
 }
 
@@ -98,9 +98,9 @@ pub(crate) async fn connect(address: SocketAddr) -> Result<Client, String> {
 }
 
 /// Sends a request and reads its complete answer.
-pub(crate) async fn ask(client: &mut Client, request: &Outgoing) -> Result<Answer, String> {
+pub(crate) async fn fetch(client: &mut Client, request: &Outgoing) -> Result<Answer, String> {
     let what = format!("{} {}", request.method, request.target);
-    let answer = tokio::time::timeout(ANSWER_MAX, client.ask(request)).await;
+    let answer = tokio::time::timeout(ANSWER_MAX, client.fetch(request)).await;
     let answer = answer.map_err(|_| format!("{what}: no answer within {} s", ANSWER_MAX.as_secs()))?;
     // A server may refuse and then close the connection; that answer is complete.
     if answer.status.is_none() || !matches!(answer.end, Some(End::Proper)) {
@@ -166,7 +166,7 @@ pub(crate) async fn compare(
 impl Tally {
     async fn read(self, server: SocketAddr) -> Result<u64, String> {
         let request = Outgoing::new("GET", self.0, server, &Headers::new(), None);
-        let answer = ask(&mut connect(server).await?, &request).await?;
+        let answer = fetch(&mut connect(server).await?, &request).await?;
         let text = String::from_utf8_lossy(&answer.body);
         // The counter is absent before the first call. KServe writes it as a float.
         let after = text.split(self.1).nth(1).unwrap_or("0");
@@ -217,7 +217,7 @@ impl AnswerComparison {
 
     /// Verifies that an answer to the wrong client would be detected: at least nine tenths of the
     /// answers must be distinct.
-    pub(crate) fn tells_apart(&self) -> Result<(), String> {
+    pub(crate) fn verify_distinct(&self) -> Result<(), String> {
         if self.unlike * 10 >= self.calls * 9 { Ok(()) } else { Err(format!("only {} different answers", self.unlike)) }
     }
 }
@@ -237,7 +237,7 @@ impl BatchCounters {
         let request = Outgoing::new("GET", "/api/stats", admin, &Headers::new(), None);
         let until = now() + SETTLED_MAX;
         loop {
-            let answer = ask(&mut connect(admin).await?, &request).await?;
+            let answer = fetch(&mut connect(admin).await?, &request).await?;
             let stats: Value = serde_json::from_slice(&answer.body).map_err(|e| format!("/api/stats: {e}"))?;
             let count = |path| stats.pointer(path).and_then(Value::as_u64).ok_or_else(|| format!("no {path}: {stats}"));
             let held = [count("/batches/in_flight")?, count("/items/queued")?, count("/buffered_bytes")?];

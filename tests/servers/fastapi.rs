@@ -46,7 +46,7 @@ pub(crate) async fn batches(bench: &Bench, server: &Server) -> Verdict {
     let mut proxy = bench.proxy(server.address, Some(&folder().join("fastapi.yaml"))).await?;
     let compared = compare(server.address, proxy.listen, RUNS, &callers).await?;
     let numbers = compared.verdict()?;
-    compared.tells_apart()?;
+    compared.verify_distinct()?;
     compared.statuses(CALLERS * CALLS, 0)?;
     Ok(format!("{numbers}, {}", BatchCounters::of(&mut proxy).await?.verdict(compared.runs)?))
 }

@@ -61,7 +61,7 @@ pub(crate) async fn batches(bench: &Bench, model: &Model) -> Verdict {
     let mut proxy = bench.proxy(model.server.address, Some(&folder().join("merging.yaml"))).await?;
     let compared = compare(model.server.address, proxy.listen, RUNS, &callers).await?;
     let numbers = compared.verdict()?;
-    compared.tells_apart()?;
+    compared.verify_distinct()?;
     compared.statuses(CALLERS * CALLS, 0)?;
     Ok(format!("{numbers}, {}", BatchCounters::of(&mut proxy).await?.verdict(compared.runs)?))
 }

@@ -52,7 +52,7 @@ def masked(body):
     return re.sub(rb'"created":\d+', b'"created":0', body)
 
 
-async def ask(client, arguments):
+async def fetch(client, arguments):
     """Sends a call and returns its response, raw and decoded."""
     try:
         answer = await client.embeddings.with_raw_response.create(**arguments)
@@ -85,7 +85,7 @@ def difference(direct, proxied):
 async def main(direct, proxy):
     """Sends every call directly and through the proxy, and prints the comparison."""
     async def caller(client, at):
-        return [await ask(client, call(at, turn)) for turn in range(ROUNDS)]
+        return [await fetch(client, call(at, turn)) for turn in range(ROUNDS)]
 
     async with client(direct) as one, client(proxy) as other, httpx.AsyncClient() as server:
         began = time.monotonic()
@@ -94,7 +94,7 @@ async def main(direct, proxy):
             for turn in range(ROUNDS):
                 arguments = call(at, turn)
                 if (key := json.dumps(arguments)) not in alone:
-                    alone[key] = await ask(one, arguments)
+                    alone[key] = await fetch(one, arguments)
         direct_seconds = time.monotonic() - began
         before = (await server.get(f"{direct}/runs")).json()["runs"]
         began = time.monotonic()

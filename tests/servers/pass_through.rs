@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use super::calls::{BatchCounters, ask, connect, listed};
+use super::calls::{BatchCounters, connect, fetch, listed};
 use super::python::{Server, folder};
 use super::support::client::{Answer, Outgoing};
 use super::support::report::difference;
@@ -54,9 +54,10 @@ pub(crate) async fn compare(bench: &Bench, server: &Server, requests: &[PassedRe
     let mut kept = connect(proxy.listen).await?;
     for request in requests {
         let outgoing = request.outgoing(server.address);
-        let expected = ask(&mut connect(server.address).await?, &outgoing).await.map_err(|e| format!("direct: {e}"))?;
-        let fresh = ask(&mut connect(proxy.listen).await?, &outgoing).await;
-        let again = ask(&mut kept, &outgoing).await;
+        let expected =
+            fetch(&mut connect(server.address).await?, &outgoing).await.map_err(|e| format!("direct: {e}"))?;
+        let fresh = fetch(&mut connect(proxy.listen).await?, &outgoing).await;
+        let again = fetch(&mut kept, &outgoing).await;
         if again.is_err() {
             kept = connect(proxy.listen).await?;
         }

@@ -182,7 +182,7 @@ impl Python {
         let request = Outgoing::new("GET", ready, address, &Headers::new(), None);
         loop {
             if let Ok(mut client) = Client::connect(address).await
-                && let Ok(answer) = tokio::time::timeout(START_MAX, client.ask(&request)).await
+                && let Ok(answer) = tokio::time::timeout(START_MAX, client.fetch(&request)).await
                 && answer.status == Some(200)
             {
                 return Ok(Server { address, grpc, process });

@@ -4,7 +4,7 @@ FOLDER contains files CASE.yaml and CASE.out.yaml, the input and the output of a
 strictly: a field that the version does not define is a fault. Of a custom resource, such as a Rollout, only the pod template is validated.
 An object whose input is invalid already is no evidence about the injection and is counted separately.
 
-Prints one line of JSON: {"valid": {VERSION: count}, "as_it_came": {VERSION: count}, "faults": [text]}.
+Prints one line of JSON: {"valid": {VERSION: count}, "invalid_input": {VERSION: count}, "faults": [text]}.
 """
 
 import json
@@ -80,7 +80,7 @@ def pod_faults(node, version):
 
 def main(folder, versions):
     """Validates all cases of a folder and prints the counts and the faults."""
-    report = {"valid": dict.fromkeys(versions, 0), "as_it_came": dict.fromkeys(versions, 0), "faults": []}
+    report = {"valid": dict.fromkeys(versions, 0), "invalid_input": dict.fromkeys(versions, 0), "faults": []}
     for path in sorted(pathlib.Path(folder).glob("*.out.yaml")):
         case = path.name.removesuffix(".out.yaml")
         before = None
@@ -98,7 +98,7 @@ def main(folder, versions):
                     # validated alone.
                     found = pod_faults(node, version)
                     if not found or pod_faults(before[key], version):
-                        report["as_it_came" if found else "valid"][version] += 1
+                        report["invalid_input" if found else "valid"][version] += 1
                         continue
                 report["faults"] += [f"{case}, {key[0]} {key[2]}, {version}: {text}"[:400] for text in found]
     print(json.dumps(report))

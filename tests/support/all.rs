@@ -6,6 +6,7 @@
 //! Include it with `#[path = "../support/all.rs"] mod support;`.
 
 pub(crate) mod client;
+pub(crate) mod command;
 pub(crate) mod json;
 pub(crate) mod proxy;
 pub(crate) mod report;

@@ -185,7 +185,7 @@ impl Client {
     }
 
     /// Sends a request and reads its response on the same connection.
-    pub(crate) async fn ask(&mut self, request: &Outgoing) -> Answer {
+    pub(crate) async fn fetch(&mut self, request: &Outgoing) -> Answer {
         let mut answer = Answer::default();
         self.send(request, &mut answer).await;
         self.receive(&request.method, &mut answer).await;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::command::remove_settings;
 use super::json;
 
 /// Maximum time until the proxy listens. A debug build on a busy machine needs a fraction of it.
@@ -68,11 +69,7 @@ impl Proxy {
         if let Some(config) = config {
             command.arg("--config").arg(config);
         }
-        // The environment of the test run may configure another proxy.
-        command.env_remove("RUST_LOG");
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GROUPAGE_")) {
-            command.env_remove(name);
-        }
+        remove_settings(&mut command);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child =
             command.spawn().map_err(|e| format!("cannot start {}: {e}", command.get_program().display()))?;

@@ -132,11 +132,11 @@ async fn serve(stream: TcpStream, script: &dyn Script) -> io::Result<()> {
                 return Ok(());
             }
         };
-        let came = now();
+        let arrival = now();
         let last = wire::nominates(&request.headers, "close");
         let bodiless = request.method == "HEAD";
         let reply = script.reply(request);
-        tokio::time::sleep_until(came + reply.delay).await;
+        tokio::time::sleep_until(arrival + reply.delay).await;
         if !write(&mut wire, &reply, bodiless).await? || last || wire::nominates(&reply.headers, "close") {
             return Ok(());
         }
@@ -207,12 +207,12 @@ fn head(reply: &Reply, length: Option<usize>) -> Vec<u8> {
         text.extend_from_slice(value);
         text.extend_from_slice(b"\r\n");
     }
-    let said = |name| !wire::values(&reply.headers, name).is_empty();
+    let has_header = |name| !wire::values(&reply.headers, name).is_empty();
     match length {
-        Some(n) if reply.status != 204 && !said("content-length") => {
+        Some(n) if reply.status != 204 && !has_header("content-length") => {
             text.extend_from_slice(format!("content-length: {n}\r\n").as_bytes());
         }
-        None if !said("transfer-encoding") => text.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+        None if !has_header("transfer-encoding") => text.extend_from_slice(b"transfer-encoding: chunked\r\n"),
         _ => {}
     }
     text.extend_from_slice(b"\r\n");

@@ -29,7 +29,7 @@ const WARM: Duration = Duration::from_millis(800);
 /// Duration of an observation of the upstream.
 const WINDOW: Duration = Duration::from_millis(800);
 /// Interval between two reads of the learned state.
-const LOOK: Duration = Duration::from_millis(20);
+const READ_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A proxy under a steady load.
 struct Live {
@@ -73,10 +73,10 @@ impl Live {
     /// Observes the upstream and the learned state for `span`.
     async fn watch(&self, span: Duration) -> SpanObservation {
         let begun = self.mock.clock();
-        let mut looks = tokio::time::interval(LOOK);
+        let mut ticks = tokio::time::interval(READ_INTERVAL);
         let (mut slots, mut ceilings) = (Vec::new(), Vec::new());
         while self.mock.clock() < begun + span {
-            looks.tick().await;
+            ticks.tick().await;
             slots.push(within_timeout(self.proxy.running.learned()).await.unwrap().slots);
             ceilings.push(self.proxy.metric(r#"groupage_limit{limit="batch_items_max",source="learned"}"#));
         }
@@ -120,9 +120,9 @@ impl Live {
         let place = std::panic::Location::caller();
         let begun = self.mock.clock();
         async move {
-            let mut looks = tokio::time::interval(LOOK);
+            let mut ticks = tokio::time::interval(READ_INTERVAL);
             loop {
-                looks.tick().await;
+                ticks.tick().await;
                 let learned = within_timeout(self.proxy.running.learned()).await.unwrap();
                 let took = self.mock.clock() - begun;
                 if holds(&learned) {
@@ -226,7 +226,7 @@ async fn a_limit_that_falls_under_load_is_found_without_refused_calls() {
     }
     live.mock.set_items_max(Some(16));
     let begun = live.mock.clock();
-    while live.watch(LOOK).await.ceilings.last().is_none_or(|ceiling| !(1..=17).contains(ceiling)) {
+    while live.watch(READ_INTERVAL).await.ceilings.last().is_none_or(|ceiling| !(1..=17).contains(ceiling)) {
         assert!(live.mock.clock() - begun < ADAPTATION_MAX, "the limit was not found");
     }
     // The limit may be probed again from time to time, at most one step above it. A limiter that

@@ -12,8 +12,8 @@ use super::super::kserve::{machine_mounts, run_script};
 use super::claims::to_claims;
 use super::table::ServerSpec;
 use crate::TestError;
+use crate::programs::repository_root;
 use crate::test_namespace::TestNamespace;
-use crate::tools::repository_root;
 
 /// Number of different calls.
 const CALLS: usize = 48;
@@ -90,7 +90,7 @@ impl DeployedServer {
         let kit = &space.cluster.kit;
         let python = server.venv.map_or_else(|| kit.python.clone(), |venv| kit.venv(venv))?;
         let venv = python.parent().and_then(|bin| bin.parent()).ok_or("an interpreter without an environment")?;
-        let folder = kit.kept.join(format!("{}-{}", space.name, kit.run));
+        let folder = kit.output_dir.join(format!("{}-{}", space.name, kit.run));
         let mut deployed = Self { folder, calls: Vec::new() };
         std::fs::create_dir_all(&deployed.folder)?;
         for script in server.scripts {

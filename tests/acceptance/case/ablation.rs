@@ -118,19 +118,22 @@ impl ReferenceGain {
                 let limit = with.goodput - LOSS_SHARE_MIN * (high - low);
                 let of = format!("without {name}: ours {:.3} − half of {:.3}", with.goodput, high - low);
                 CriterionResult {
-                    bar: "part",
+                    criterion: "part",
                     ..verdict(Metric::Goodput, without.goodput, Comparison::AtMost, limit, of)
                 }
             }
             Self::Mean(low, high) => {
                 let limit = with.mean + LOSS_SHARE_MIN * (high - low);
                 let of = format!("without {name}: ours {:.2} ms + half of {:.1} ms", with.mean, high - low);
-                CriterionResult { bar: "part", ..verdict(Metric::Mean, without.mean, Comparison::AtLeast, limit, of) }
+                CriterionResult {
+                    criterion: "part",
+                    ..verdict(Metric::Mean, without.mean, Comparison::AtLeast, limit, of)
+                }
             }
             Self::Nothing => {
                 let limit = FREE_FACTOR * without.mean;
                 let of = format!("{FREE_FACTOR} × {:.2} ms without {name}, which is not needed here", without.mean);
-                CriterionResult { bar: "part", ..verdict(Metric::Mean, with.mean, Comparison::AtMost, limit, of) }
+                CriterionResult { criterion: "part", ..verdict(Metric::Mean, with.mean, Comparison::AtMost, limit, of) }
             }
         };
         Some(judged)

@@ -149,11 +149,11 @@ fn judge_change(windows: &[WindowRatio], phases: &[ServerPhase], width: Duration
 }
 
 fn at_least(quantity: Metric, found: f64, limit: f64, of: String) -> CriterionResult {
-    CriterionResult { bar: "harm", quantity, found, sense: Comparison::AtLeast, limit, of }
+    CriterionResult { criterion: "harm", quantity, found, sense: Comparison::AtLeast, limit, of }
 }
 
 fn at_most(quantity: Metric, found: f64, limit: f64, of: String) -> CriterionResult {
-    CriterionResult { bar: "harm", quantity, found, sense: Comparison::AtMost, limit, of }
+    CriterionResult { criterion: "harm", quantity, found, sense: Comparison::AtMost, limit, of }
 }
 
 // === impl HarmTotals ===

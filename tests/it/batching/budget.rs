@@ -71,13 +71,13 @@ proptest! {
                 Op::Takes(calls) => for _ in 0..calls {
                     if budget.try_take_replay(now) {
                         upstream.push(now);
-                        let (sent, came) = (count_within(&upstream, now, 10), count_within(&clients, now, 10));
-                        prop_assert!(sent <= allowed(came, ppm), "{sent} upstream calls for {came} client calls at {now:?}");
+                        let (sent, client_calls) = (count_within(&upstream, now, 10), count_within(&clients, now, 10));
+                        prop_assert!(sent <= allowed(client_calls, ppm), "{sent} upstream calls for {client_calls} client calls at {now:?}");
                     } else {
                         // The budget counts in whole seconds, so it may refuse a little early, but
                         // not more.
-                        let (sent, came) = (count_within(&upstream, now, 11), count_within(&clients, now, 9));
-                        prop_assert!(sent >= allowed(came, ppm), "refused: {sent} upstream calls for {came} client calls at {now:?}");
+                        let (sent, client_calls) = (count_within(&upstream, now, 11), count_within(&clients, now, 9));
+                        prop_assert!(sent >= allowed(client_calls, ppm), "refused: {sent} upstream calls for {client_calls} client calls at {now:?}");
                     }
                 },
             }

@@ -357,7 +357,7 @@ fn a_tenant_alone_gets_the_whole_server_and_no_debt() {
 
 #[test]
 fn a_queue_with_an_urgent_call_is_served_before_its_turn() {
-    for (spare, goes_first) in [(11, true), (200, false)] {
+    for (spare, is_first) in [(11, true), (200, false)] {
         let mut server = FixedTimeServer::warm(limits(16, &[PriorityClass::PLAIN]), 16);
         let of = |tenant, millis: u32, now: Tick| {
             let deadline = Some(Deadline { at: now.after(millis * MS), source: DeadlineSource::Slo });
@@ -373,7 +373,7 @@ fn a_queue_with_an_urgent_call_is_served_before_its_turn() {
         assert_eq!(server.next().items(|call| call.tenant == TenantId(1)), 16);
         server.step();
         let urgent = server.offer(of(1, spare, server.now));
-        assert_eq!(server.next().ids().contains(&urgent), goes_first, "{spare} ms to spare");
+        assert_eq!(server.next().ids().contains(&urgent), is_first, "{spare} ms to spare");
     }
 }
 

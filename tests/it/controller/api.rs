@@ -234,7 +234,7 @@ impl FakeApiServer {
 
     /// Waits until a request was received this many times.
     #[track_caller]
-    pub(super) fn until_asked(
+    pub(super) fn until_requested(
         &self,
         verb: &'static str,
         resource: &'static str,

@@ -179,7 +179,7 @@ async fn an_unchanged_status_is_written_once() {
     let api = FakeApiServer::start().await;
     api.put(policy());
     let running = controller(&api).await;
-    api.until_asked("patch", "batchpolicies/status", 1).await;
+    api.until_requested("patch", "batchpolicies/status", 1).await;
     let mut rounds = running.handles.rounds.clone();
     let number = rounds.borrow_and_update().number;
     // Rounds happen every five seconds, even without changes.
@@ -265,7 +265,7 @@ async fn refused_writes_are_retried_and_delay_no_others() {
 }
 
 #[tokio::test]
-async fn a_profile_that_goes_out_of_use_is_written_as_used_by_none() {
+async fn an_unused_profile_is_written_as_used_by_none() {
     let api = FakeApiServer::start().await;
     api.put(policy());
     let running = controller(&api).await;
@@ -297,7 +297,7 @@ async fn the_return_of_the_api_server_ends_every_wait() {
     api.fault(Fault::always(FaultKind::Reset));
     api.end_watches("");
     tokio::time::timeout(HANG, reached.wait_for(|reached| !reached)).await.unwrap().unwrap();
-    api.until_asked("get", "version", api.count("get", "version") + 3).await;
+    api.until_requested("get", "version", api.count("get", "version") + 3).await;
     api.merge(POLICY.0, POLICY.1, POLICY.2, &json!({"spec": {"limits": {"slotsMax": 2}}}));
     api.clear_faults();
     api.until_object(POLICY, |policy| policy["status"]["observedGeneration"] == 2).await;

@@ -334,16 +334,16 @@ async fn a_rollback_by_hand_reaches_every_sidecar_and_holds_until_it_is_ended() 
     let second = sidecar.wait_for_config(|config| config.profile != first.profile).await;
     api.until_object(POLICY, |policy| policy["status"]["rollout"]["previousProfile"] == json!(first.profile)).await;
     api.disable_authorization();
-    let said = groupage(&api, &["rollback", "bpol/emb"]).await;
-    assert!(said.contains(&format!("{} is in force", first.profile)), "{said}");
+    let output = groupage(&api, &["rollback", "bpol/emb"]).await;
+    assert!(output.contains(&format!("{} is in force", first.profile)), "{output}");
     assert!(sidecar.wait_for_config(|config| config.profile == first.profile).await.policy.get("limits").is_none());
     let event = api.until(|api| api.all("events").into_iter().find(|event| event["reason"] == "RolledBack")).await;
     assert_eq!(event["regarding"]["kind"], "BatchPolicy");
     let policy =
         api.until_object(POLICY, |policy| has_condition(policy, "RolloutHealthy", "True/ManualRollback")).await;
     assert_eq!(policy["spec"]["limits"]["slotsMax"], 2, "what is in git stays");
-    let said = groupage(&api, &["rollback", "bpol/emb", "--end"]).await;
-    assert!(said.contains("its own settings apply again"), "{said}");
+    let output = groupage(&api, &["rollback", "bpol/emb", "--end"]).await;
+    assert!(output.contains("its own settings apply again"), "{output}");
     assert_eq!(
         sidecar.wait_for_config(|config| config.profile == second.profile).await.policy["limits"]["slotsMax"],
         2
@@ -366,7 +366,7 @@ async fn groupage(api: &FakeApiServer, args: &[&str]) -> String {
     // The command waits no longer than its timeout.
     command.args(args).args(["--timeout", "20s"]).arg("--kubeconfig").arg(&file);
     let out = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
-    let said = String::from_utf8(out.stdout).unwrap();
-    assert!(out.status.success(), "{said}{}", String::from_utf8_lossy(&out.stderr));
-    said
+    let output = String::from_utf8(out.stdout).unwrap();
+    assert!(out.status.success(), "{output}{}", String::from_utf8_lossy(&out.stderr));
+    output
 }

@@ -145,7 +145,7 @@ async fn a_failing_watch_recovers_without_spinning_or_delaying_other_kinds() {
         api.fault(Fault::always(what.clone()).for_verb_and_resource("watch", "services"));
         api.end_watches("services");
         let before = api.count("watch", "services");
-        api.until_asked("watch", "services", before + 3).await;
+        api.until_requested("watch", "services", before + 3).await;
         let began = std::time::Instant::now();
         let (lists, watches) = (api.count("list", "services"), api.count("watch", "services"));
         // Another kind is followed meanwhile.
@@ -186,7 +186,7 @@ async fn a_kind_that_cannot_be_listed_is_reported_and_the_others_are_listed() {
         api.fault(Fault::always(what).for_verb_and_resource("list", "services"));
         let all = start_following(&api, short_timing());
         all.until(|cluster| cluster.policies.contains_key(&key("p"))).await;
-        api.until_asked("list", "services", 3).await;
+        api.until_requested("list", "services", 3).await;
         assert!(
             all.shared.unlisted_kinds().any(|kind| kind == WatchedKind::Services) && !all.shared.cluster().is_synced
         );
@@ -218,7 +218,7 @@ async fn objects_deleted_during_outage_disappear_after_relist() {
     all.until(|cluster| cluster.services.len() == 2).await;
     api.fault(Fault::always(FaultKind::Status(500)).for_verb_and_resource("watch", "services"));
     api.end_watches("services");
-    api.until_asked("watch", "services", 2).await;
+    api.until_requested("watch", "services", 2).await;
     api.remove("services", "a", "goes");
     api.compact();
     assert_eq!(all.shared.cluster().services.len(), 2, "the cached state is kept until a complete list replaces it");

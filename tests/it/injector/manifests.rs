@@ -32,8 +32,8 @@ fn a_policy_that_validate_would_refuse_is_refused_with_its_lines() {
     let policy = "# mine\n---\napiVersion: groupage.dev/v1alpha1\nkind: BatchPolicy\nmetadata: {name: p}\nspec:\n  selector: {matchLabels: {app: m}}\n  mod: Observe\n  injection: {capture: Magic, appListen: nonsense}\n";
     let ran = inject(&[], &format!("{policy}---\n{POD}"));
     assert_eq!((ran.exit, ran.out.as_str()), (FINDINGS, ""), "{}", ran.report);
-    for said in ["standard input:8:", "standard input:9:", "`mod`", "Magic", "nonsense"] {
-        assert!(ran.report.contains(said), "{said}: {}", ran.report);
+    for expected in ["standard input:8:", "standard input:9:", "`mod`", "Magic", "nonsense"] {
+        assert!(ran.report.contains(expected), "{expected}: {}", ran.report);
     }
     let listed = "kind: List\nitems:\n- {apiVersion: groupage.dev/v1alpha1, kind: BatchPolicy, metadata: {name: p}, spec: {mode: Magic}}\n";
     let ran = inject(&[], listed);
@@ -66,13 +66,13 @@ fn misplaced_annotations_and_labels_are_reported() {
 
 #[test]
 fn port_without_service_is_reported() {
-    let says = |text: &str| inject(&["--controller", "off"], text).report;
-    assert!(says(POD).contains("no Service in these files refers to port 8080"), "{}", says(POD));
+    let report_of = |text: &str| inject(&["--controller", "off"], text).report;
+    assert!(report_of(POD).contains("no Service in these files refers to port 8080"), "{}", report_of(POD));
     let service = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec: {selector: {app: p}, ports: [{port: 80, targetPort: http}]}\n---\n";
-    let found = says(&format!("{service}{}", pod("p", "labels: {app: p}")));
+    let found = report_of(&format!("{service}{}", pod("p", "labels: {app: p}")));
     assert_eq!(found, "pod/p injected\n");
     // An application that can be configured to listen on loopback needs no Service as evidence.
-    let output = says(&pod("p", "annotations: {groupage.dev/app-listen: 'env:HOST=127.0.0.1'}"));
+    let output = report_of(&pod("p", "annotations: {groupage.dev/app-listen: 'env:HOST=127.0.0.1'}"));
     assert_eq!(output, "pod/p injected\n");
 }
 
@@ -120,10 +120,10 @@ fn files_are_named_with_and_without_a_flag_and_a_folder_gives_all_of_its_own() {
     assert_eq!(order(&ran), 3, "{}", ran.report);
     assert_eq!(groupage(&["uninject", one.to_str().unwrap()], "").exit, 0);
     assert_eq!(groupage(&["inject"], "").exit, USAGE);
-    for (path, says) in [("/nowhere.yaml", "No such file"), ("/nowhere", "No such file")] {
+    for (path, reason) in [("/nowhere.yaml", "No such file"), ("/nowhere", "No such file")] {
         let ran = groupage(&["inject", path], "");
         assert_eq!(ran.exit, FINDINGS);
-        assert!(ran.report.contains("error[GRP2103]") && ran.report.contains(says), "{}", ran.report);
+        assert!(ran.report.contains("error[GRP2103]") && ran.report.contains(reason), "{}", ran.report);
     }
 }
 
@@ -136,7 +136,7 @@ fn unrendered_template_is_reported() {
 
 #[test]
 fn malformed_pod_is_reported_with_its_field() {
-    let says = |container: &str| {
+    let report_of = |container: &str| {
         let ran = inject(
             &[],
             &format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec: {{containers: {container}}}\n"),
@@ -144,7 +144,7 @@ fn malformed_pod_is_reported_with_its_field() {
         assert_eq!(ran.exit, 0);
         ran.report
     };
-    for (container, said) in [
+    for (container, reason) in [
         ("{name: m}", "spec.containers is not a list"),
         ("", "it has no containers"),
         ("[{name: m, ports: [{containerPort: '8080'}]}]", "ports[0].containerPort is \"8080\""),
@@ -154,8 +154,8 @@ fn malformed_pod_is_reported_with_its_field() {
         ("[{image: a}]", "container 1 has no name"),
         ("[{name: a}, {name: a}]", "two containers are named a"),
     ] {
-        let report = says(container);
-        assert!(report.contains("skipped (Malformed)") && report.contains(said), "{container}: {report}");
+        let report = report_of(container);
+        assert!(report.contains("skipped (Malformed)") && report.contains(reason), "{container}: {report}");
     }
     let nested = "apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nmetadata: {name: j}\nspec: {replicatedJobs: [{template: {spec: {template: {spec: {containers: [{name: m, image: m}]}}}}}]}\n";
     assert!(inject(&[], nested).report.contains("jobset/j left unchanged: its pod templates"));

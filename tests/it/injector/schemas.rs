@@ -18,7 +18,7 @@ const VERSIONS: [&str; 5] = ["1.33", "1.34", "1.35", "1.36", "1.37"];
 const OBJECTS_MIN: u64 = 70;
 /// Maximum number of cases that are invalid in a version before injection: a field of a later
 /// version, a misspelled probe.
-const AS_THEY_CAME_MAX: u64 = 2;
+const INVALID_INPUTS_MAX: u64 = 2;
 
 /// Returns the interpreter, if it exists and has the package.
 fn python() -> Option<PathBuf> {
@@ -45,6 +45,6 @@ fn the_output_is_valid_in_every_supported_version_of_kubernetes() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
     for version in VERSIONS {
         let count = |what: &str| report[what][version].as_u64().unwrap();
-        assert!(count("valid") >= OBJECTS_MIN && count("as_it_came") <= AS_THEY_CAME_MAX, "{version}: {report}");
+        assert!(count("valid") >= OBJECTS_MIN && count("invalid_input") <= INVALID_INPUTS_MAX, "{version}: {report}");
     }
 }

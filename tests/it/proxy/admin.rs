@@ -16,15 +16,15 @@ use super::support::wire::Headers;
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
-async fn ask(port: SocketAddr, method: &str, path: &str, own: &[(&str, &str)], body: Option<&str>) -> Answer {
+async fn fetch(port: SocketAddr, method: &str, path: &str, own: &[(&str, &str)], body: Option<&str>) -> Answer {
     let own: Headers = own.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
     let request = Outgoing::new(method, path, port, &own, body.map(str::as_bytes));
     let mut client = within_timeout(Client::connect(port)).await.unwrap();
-    within_timeout(client.ask(&request)).await
+    within_timeout(client.fetch(&request)).await
 }
 
 async fn get(port: SocketAddr, path: &str) -> Answer {
-    ask(port, "GET", path, &[], None).await
+    fetch(port, "GET", path, &[], None).await
 }
 
 async fn text(port: SocketAddr, path: &str) -> String {
@@ -89,7 +89,7 @@ async fn every_metric_is_there_with_its_kind_and_its_labels() {
     for caller in callers {
         assert_eq!(caller.answer().await.status, Some(200));
     }
-    assert_eq!(proxy.ask(&proxy.request("GET", "/x", &[], None)).await.status, Some(200));
+    assert_eq!(proxy.fetch(&proxy.request("GET", "/x", &[], None)).await.status, Some(200));
     let (metrics, local) = ports(&proxy);
     let answer = get(metrics, "/metrics").await;
     assert_eq!(super::setup::header(&answer.headers, "content-type"), "text/plain; version=0.0.4; charset=utf-8");
@@ -146,7 +146,10 @@ async fn the_number_of_series_is_bounded_for_arbitrary_client_input() {
             } else {
                 ("POST".into(), Some(&b"{\"instances\":[1]}"[..]))
             };
-            assert_eq!(within_timeout(client.ask(&proxy.request(&method, &path, &own, body))).await.status, Some(200));
+            assert_eq!(
+                within_timeout(client.fetch(&proxy.request(&method, &path, &own, body))).await.status,
+                Some(200)
+            );
         }
         lines.push(text(ports(&proxy).0, "/metrics").await.lines().filter(|line| !line.starts_with('#')).count());
     }
@@ -168,14 +171,14 @@ async fn liveness_is_constant_and_readiness_follows_the_server() {
     let mut client = proxy.client().await;
     drop(hand);
     // A single failed connect is not an outage, but three seconds of them are.
-    assert_eq!(within_timeout(client.ask(&proxy.predict(1))).await.status, Some(503));
+    assert_eq!(within_timeout(client.fetch(&proxy.predict(1))).await.status, Some(503));
     assert_eq!(get(metrics, "/readyz").await.status, Some(200));
     until_ready(metrics, 503).await;
     assert_answer(&get(metrics, "/livez").await, 200, "ok\n");
     let hand = port.listen();
     until_ready(metrics, 200).await;
     let _auto = hand.into_auto_responder(echo);
-    assert_answer(&within_timeout(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
+    assert_answer(&within_timeout(client.fetch(&proxy.predict(1))).await, 200, &predictions(&[1]));
 }
 
 #[tokio::test]
@@ -183,7 +186,7 @@ async fn a_full_queue_does_not_make_the_process_unready() {
     let (proxy, mut hand) = start_with_scripted_server(json!({"limits": {"queueItemsMax": 1}})).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let queued = proxy.queue([proxy.predict(1)]).await;
-    assert_eq!(proxy.ask(&proxy.predict(2)).await.status, Some(503));
+    assert_eq!(proxy.fetch(&proxy.predict(2)).await.status, Some(503));
     assert_eq!(get(ports(&proxy).0, "/readyz").await.status, Some(200));
     turn.echo().await;
     hand.next_request().await.echo().await;
@@ -233,7 +236,8 @@ async fn a_change_is_a_json_post_with_a_local_host_on_the_local_port() {
     let (proxy, _hand) = start_with_scripted_server(json!({})).await;
     let (metrics, local) = ports(&proxy);
     let debug = Some("{\"level\":\"debug\"}");
-    let changes = async |port, own: &[(&str, &str)], body| ask(port, "POST", "/api/log-level", own, body).await.status;
+    let changes =
+        async |port, own: &[(&str, &str)], body| fetch(port, "POST", "/api/log-level", own, body).await.status;
     assert_eq!(changes(local, &[JSON], debug).await, Some(200));
     assert_eq!(changes(local, &[("content-type", "application/json; charset=utf-8")], debug).await, Some(200));
     assert_eq!(changes(local, &[JSON, ("host", "localhost:1")], debug).await, Some(200));
@@ -242,7 +246,7 @@ async fn a_change_is_a_json_post_with_a_local_host_on_the_local_port() {
     assert_eq!(changes(local, &[], debug).await, Some(415));
     for host in ["evil.example", "169.254.169.254", "localhost.evil.example", "127.0.0.1.evil.example"] {
         assert_eq!(changes(local, &[JSON, ("host", host)], debug).await, Some(403));
-        assert_eq!(ask(local, "GET", "/api/stats", &[("host", host)], None).await.status, Some(403));
+        assert_eq!(fetch(local, "GET", "/api/stats", &[("host", host)], None).await.status, Some(403));
     }
     for wrong in ["", "{}", "debug", "{\"level\":7}", "{\"level\":\"loud=very=\"}"] {
         assert_eq!(changes(local, &[JSON], Some(wrong)).await, Some(400), "{wrong}");
@@ -256,7 +260,7 @@ async fn a_change_is_a_json_post_with_a_local_host_on_the_local_port() {
         assert_eq!(get(metrics, path).await.status, Some(404), "{path}");
     }
     for path in ["/metrics", "/livez", "/readyz"] {
-        assert_eq!(ask(metrics, "POST", path, &[JSON], Some("{}")).await.status, Some(405), "{path}");
+        assert_eq!(fetch(metrics, "POST", path, &[JSON], Some("{}")).await.status, Some(405), "{path}");
     }
 }
 
@@ -278,7 +282,7 @@ async fn an_admin_port_that_is_off_is_not_opened() {
         start_with_scripted_server(json!({"proxy": {"admin": {"metrics": "off", "local": "off"}}})).await;
     assert_eq!((proxy.running.admin.metrics, proxy.running.admin.local), (None, None));
     let _auto = hand.into_auto_responder(echo);
-    assert_answer(&proxy.ask(&proxy.predict(1)).await, 200, &predictions(&[1]));
+    assert_answer(&proxy.fetch(&proxy.predict(1)).await, 200, &predictions(&[1]));
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use groupage::testkit::server::{Server, ServerConfig};
 use http::Request;
 use serde_json::{Value, json};
 
-use super::h2::{H2Client, full};
+use super::http2_endpoints::{H2Client, full};
 use super::pass::by_name;
 use super::scripted_setup::start_with_scripted_server;
 use super::setup::{
@@ -97,17 +97,18 @@ async fn only_calls_that_are_equal_in_every_respect_share_a_batch() {
         other(&a, "", r#"{"parameters": {"t":1}, "instances": [7]}"#),
     ];
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
-    let callers = proxy.queue(requests).await;
+    let callers = proxy.queue(received).await;
     turn.echo().await;
     first.answer().await;
-    let mut came = Vec::new();
+    let mut received = Vec::new();
     for _ in 0..5 {
         let turn = hand.next_request().await;
-        came.push((turn.instances(), header(&turn.request.headers, "authorization"), turn.request.target.clone()));
+        received.push((turn.instances(), header(&turn.request.headers, "authorization"), turn.request.target.clone()));
         turn.echo().await;
     }
-    let expected =
-        |items: &[u64], who: &str, query: &str| (items.to_vec(), format!("Bearer {who}"), format!("{PREDICT}{query}"));
+    let expected = |items: &[u64], token: &str, query: &str| {
+        (items.to_vec(), format!("Bearer {token}"), format!("{PREDICT}{query}"))
+    };
     let all = [
         expected(&[1, 6], "a", ""),
         expected(&[2], "b", ""),
@@ -115,7 +116,7 @@ async fn only_calls_that_are_equal_in_every_respect_share_a_batch() {
         expected(&[4], "a", ""),
         expected(&[5, 7], "a", ""),
     ];
-    assert_eq!(came, all);
+    assert_eq!(received, all);
     for (item, caller) in (1..).zip(callers) {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
@@ -152,7 +153,7 @@ async fn clients_of_both_http_versions_share_one_call() {
         .header("content-type", "application/json")
         .body(full(instances(&[2])))
         .unwrap();
-    let two = client.ask(request);
+    let two = client.fetch(request);
     proxy.wait_queued(2).await;
     turn.echo().await;
     first.answer().await;
@@ -184,7 +185,7 @@ async fn two_slots_are_two_calls_at_once_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_batch_ends_at_its_item_limit_and_the_rest_comes_next() {
+async fn a_batch_ends_at_its_item_limit_and_the_next_one_has_the_rest() {
     let (proxy, mut hand) = start_with_scripted_server(json!({"limits": {"batchItemsMax": 4}})).await;
     let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, 1..=6)).await;
     assert_eq!(turn.instances(), [1, 2, 3, 4]);
@@ -273,8 +274,8 @@ async fn a_limit_that_the_server_names_is_kept_from_then_on() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, 1..=8)).await;
     assert_eq!(turn.instances().len(), 8);
-    let said = "{\"message\":\"batch size 8 > maximum allowed batch size 3\",\"code\":422,\"type\":\"Validation\"}";
-    turn.answer(422, said).await;
+    let response = "{\"message\":\"batch size 8 > maximum allowed batch size 3\",\"code\":422,\"type\":\"Validation\"}";
+    turn.answer(422, response).await;
     for part in [&[1, 2, 3][..], &[4, 5, 6], &[7, 8]] {
         let turn = hand.next_request().await;
         assert_eq!(turn.instances(), part);
@@ -321,7 +322,7 @@ async fn an_item_that_the_server_marks_as_failed_fails_only_its_caller() {
 }
 
 #[tokio::test]
-async fn a_batch_goes_to_the_declared_path_and_a_call_alone_to_its_own() {
+async fn a_batch_is_sent_to_the_declared_path_and_an_unbatched_call_to_its_own() {
     let (proxy, mut hand) = start_with_scripted_server(generic(&json!({}), &json!({"upstreamPath": "/g_batch"}))).await;
     let alone = proxy.call(texts(&proxy, &["a"]));
     let turn = hand.next_request().await;
@@ -344,8 +345,8 @@ async fn embeddings_are_renumbered_and_their_usage_is_shared_out() {
     let body: Value = serde_json::from_slice(&turn.request.body).unwrap();
     assert_eq!(body, json!({"model": "m", "input": ["aaaa", "b", "cccc"]}));
     // Out of order, as some servers answer.
-    let said = r#"{"object":"list","data":[{"index":2,"embedding":[0.30]},{"index":0,"embedding":[1e-5]},{"index":1,"embedding":[-0]}],"model":"m","usage":{"prompt_tokens":9,"total_tokens":9}}"#;
-    turn.answer(200, said).await;
+    let response = r#"{"object":"list","data":[{"index":2,"embedding":[0.30]},{"index":0,"embedding":[1e-5]},{"index":1,"embedding":[-0]}],"model":"m","usage":{"prompt_tokens":9,"total_tokens":9}}"#;
+    turn.answer(200, response).await;
     let mut total = 0;
     for (value, caller) in ["1e-5", "-0", "0.30"].into_iter().zip(callers) {
         let answer = caller.answer().await;
@@ -381,9 +382,12 @@ async fn a_shared_call_has_only_the_headers_common_to_all_members() {
         proxy.post(PREDICT, &own, &instances(&[1]))
     };
     let (callers, turn) = proxy.form_batch(&mut hand, vec![own("a"), own("b")]).await;
-    let mut came = names(&turn.request.headers);
-    came.sort_unstable();
-    assert_eq!(came, ["authorization", "content-length", "content-type", "host", "x-model-version", "x-request-id"]);
+    let mut header_names = names(&turn.request.headers);
+    header_names.sort_unstable();
+    assert_eq!(
+        header_names,
+        ["authorization", "content-length", "content-type", "host", "x-model-version", "x-request-id"]
+    );
     turn.echo().await;
     for caller in callers {
         assert_eq!(caller.answer().await.status, Some(200));

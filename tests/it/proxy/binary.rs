@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::setup::{PREDICT, instances, policy_text, within_timeout};
 use super::support::client::{Answer, Client, Outgoing};
+use super::support::command::proxy_command;
 use super::support::wire::Headers;
 
 /// A running `groupage proxy` process. Dropping it kills the process.
@@ -41,8 +42,8 @@ impl PipeOutput {
         let reader = std::thread::spawn(move || {
             let mut chunk = [0; 4096];
             while let Ok(read) = pipe.read(&mut chunk) {
-                let Some(came @ [_, ..]) = chunk.get(..read) else { return };
-                kept.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(came);
+                let Some(bytes @ [_, ..]) = chunk.get(..read) else { return };
+                kept.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
             }
         });
         Self { text, reader: Some(reader) }
@@ -92,7 +93,7 @@ impl Binary {
 
     /// Starts it with a file of the test's own, or without one.
     pub(super) async fn with(upstream: &str, config: Option<&Path>, args: &[&str]) -> Self {
-        let mut command = command();
+        let mut command = proxy_command();
         command.args(["--upstream", upstream]);
         if let Some(config) = config {
             command.arg("--config").arg(config);
@@ -104,7 +105,7 @@ impl Binary {
     /// Starts it as a sidecar that captures these ports, with the environment that the injector
     /// sets.
     pub(super) async fn in_a_pod(captures: &[String], env: &[(&str, &str)], args: &[&str]) -> Self {
-        let mut command = command();
+        let mut command = proxy_command();
         command.args(captures.iter().flat_map(|capture| ["--capture", capture]));
         command.args(["--metrics", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).args(args).envs(env.iter().copied());
         Self::run(command).await
@@ -185,7 +186,7 @@ impl Binary {
 
     pub(super) async fn get(&self, port: SocketAddr, path: &str) -> Answer {
         let mut client = within_timeout(Client::connect(port)).await.unwrap();
-        within_timeout(client.ask(&Outgoing::new("GET", path, port, &Headers::new(), None))).await
+        within_timeout(client.fetch(&Outgoing::new("GET", path, port, &Headers::new(), None))).await
     }
 
     pub(super) async fn until_queued(&self, items: u64) {
@@ -199,19 +200,6 @@ impl Binary {
         })
         .await;
     }
-}
-
-/// Returns the command `groupage proxy` with a clean environment.
-fn command() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_groupage"));
-    command.args(["proxy", "--log-format", "json"]);
-    // The environment of the test run may contain settings for another proxy.
-    for (name, _) in std::env::vars_os() {
-        if name == "RUST_LOG" || name.to_string_lossy().starts_with("GROUPAGE_") {
-            command.env_remove(name);
-        }
-    }
-    command
 }
 
 impl Drop for Binary {

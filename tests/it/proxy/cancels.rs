@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::h2::{H2Client, H2ScriptedServer, full};
+use super::http2_endpoints::{H2Client, H2ScriptedServer, full};
 use super::scripted_setup::start_with_scripted_server;
 use super::setup::{PREDICT, TestProxy, assert_answer, count, instances, predictions, within_timeout};
 use super::support::client::{Client, Outgoing};
@@ -81,9 +81,9 @@ async fn a_stream_reset_in_the_queue_is_never_sent_and_the_connection_stays_usab
             .body(full(instances(&[item])))
             .unwrap()
     };
-    let leaves = client.ask(post(1));
+    let leaves = client.fetch(post(1));
     proxy.wait_queued(1).await;
-    let stays = client.ask(post(2));
+    let stays = client.fetch(post(2));
     proxy.wait_queued(2).await;
     leaves.abort();
     proxy.wait_queued(1).await;
@@ -210,5 +210,5 @@ async fn random_disconnects_leave_no_open_calls() {
     proxy.wait_idle().await;
     proxy.wait_until(|stats| count(&stats.seen) == count(&stats.answered)).await;
     let mut client: Client = proxy.client().await;
-    assert_answer(&within_timeout(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
+    assert_answer(&within_timeout(client.fetch(&proxy.predict(1))).await, 200, &predictions(&[1]));
 }

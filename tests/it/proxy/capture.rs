@@ -8,12 +8,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::binary::Binary;
-use super::h2::{H2Client, H2ScriptedServer, empty, full, with_trailers};
+use super::http2_endpoints::{H2Client, H2ScriptedServer, empty, full, with_trailers};
 use super::scripted_server::{ReservedPort, ScriptedServer, echo};
 use super::setup::{
     PREDICT, TestProxy, assert_answer, assert_failure, instances, merge_json, predictions, within_timeout,
 };
 use super::support::client::{Client, Outgoing};
+use super::support::command::remove_settings;
 use super::support::wire::Headers;
 
 /// Returns settings with one slot, so that the members of a batch can be predicted.
@@ -32,15 +33,15 @@ fn captured_address(listen: SocketAddr) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, listen.port()))
 }
 
-async fn ask(to: SocketAddr, item: u64) -> super::support::client::Answer {
+async fn fetch(to: SocketAddr, item: u64) -> super::support::client::Answer {
     let json = vec![("content-type".to_owned(), b"application/json".to_vec())];
     let call = Outgoing::new("POST", PREDICT, to, &json, Some(instances(&[item]).as_bytes()));
     let mut client = within_timeout(Client::connect(to)).await.unwrap();
-    within_timeout(client.ask(&call)).await
+    within_timeout(client.fetch(&call)).await
 }
 
 fn call(to: SocketAddr, item: u64) -> tokio::task::JoinHandle<super::support::client::Answer> {
-    tokio::spawn(ask(to, item))
+    tokio::spawn(fetch(to, item))
 }
 
 /// Starts a server that does not speak HTTP. It sends the greeting, and then returns its input in
@@ -146,7 +147,7 @@ async fn the_connect_probe_reports_captured_ports_and_refuses_others() {
     let probe = |port: String| async move {
         let call = Outgoing::new("GET", &format!("/connect/{port}"), metrics, &Vec::new(), None);
         let mut client = within_timeout(Client::connect(metrics)).await.unwrap();
-        within_timeout(client.ask(&call)).await.status
+        within_timeout(client.fetch(&call)).await.status
     };
     assert_eq!(probe(app.port().to_string()).await, Some(503), "it loads");
     let _listening = loading.listen(16).unwrap();
@@ -203,11 +204,11 @@ async fn a_client_that_connects_ahead_is_merged_and_one_without_a_server_gets_an
     let json = vec![("content-type".to_owned(), b"application/json".to_vec())];
     let request = Outgoing::new("POST", PREDICT, address, &json, Some(instances(&[1]).as_bytes()));
     let served = async { hand.next_request().await.echo().await };
-    let (answer, ()) = within_timeout(async { tokio::join!(early.ask(&request), served) }).await;
+    let (answer, ()) = within_timeout(async { tokio::join!(early.fetch(&request), served) }).await;
     assert_answer(&answer, 200, &predictions(&[1]));
     assert_eq!(proxy.metric(r#"groupage_calls_total{policy="local",protocol="kserve_v1",outcome="served"}"#), 1);
     drop(hand);
-    assert_failure(&ask(address, 2).await, 503, "GRP3301", "upstream_refused");
+    assert_failure(&fetch(address, 2).await, 503, "GRP3301", "upstream_refused");
     // If the data is not HTTP, closing the connection is the only possible response.
     let mut raw = TcpStream::connect(address).await.unwrap();
     raw.write_all(b"\0\0").await.unwrap();
@@ -226,13 +227,13 @@ async fn http_2_reaches_a_server_that_speaks_nothing_else_from_the_first_call_on
     let mut trailers = http::HeaderMap::new();
     trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
     let request = http::Request::post("http://model.example/inference.GRPCInferenceService/ModelInfer");
-    let pending = client.ask(request.header("content-type", "application/grpc").body(full("\0\0\0\0\0")).unwrap());
+    let pending = client.fetch(request.header("content-type", "application/grpc").body(full("\0\0\0\0\0")).unwrap());
     let turn = hand.turn().await;
     assert_eq!((turn.head.version, turn.whole.body.as_ref()), (http::Version::HTTP_2, &b"\0\0\0\0\0"[..]));
     turn.answer(http::Response::new(with_trailers("\0\0\0\0\0", trailers)));
     let (head, whole) = within_timeout(pending).await.unwrap();
     assert_eq!((head.status.as_u16(), whole.trailers.unwrap()["grpc-status"].as_bytes()), (200, &b"0"[..]));
-    let pending = client.ask(http::Request::get("http://model.example/").body(empty()).unwrap());
+    let pending = client.fetch(http::Request::get("http://model.example/").body(empty()).unwrap());
     let turn = hand.turn().await;
     assert_eq!(turn.head.version, http::Version::HTTP_2);
     turn.ok("{}");
@@ -264,7 +265,7 @@ async fn one_server_makes_a_process_ready_and_named_ports_all_have_to_have_their
     let ready = async |status: u16| {
         let pending = async {
             let mut client = Client::connect(metrics).await.unwrap();
-            client.ask(&Outgoing::new("GET", "/readyz", metrics, &Headers::new(), None)).await.status
+            client.fetch(&Outgoing::new("GET", "/readyz", metrics, &Headers::new(), None)).await.status
         };
         within_timeout(pending).await == Some(status)
     };
@@ -279,9 +280,7 @@ async fn one_server_makes_a_process_ready_and_named_ports_all_have_to_have_their
 
 fn config_of(env: &[(&str, &str)], args: &[&str]) -> Vec<Value> {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_groupage"));
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GROUPAGE_")) {
-        command.env_remove(name);
-    }
+    remove_settings(&mut command);
     let out = command.args(["config", "-o", "json"]).args(args).envs(env.iter().copied()).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     serde_json::from_slice(&out.stdout).unwrap()
@@ -359,22 +358,22 @@ async fn a_sidecar_starts_with_the_last_good_settings_or_the_snapshot_or_passes_
         let config: Value = serde_json::from_slice(&binary.get(binary.admin, "/api/config").await.body).unwrap();
         ["value", "source"].map(|word| config["mode"][word].as_str().unwrap().to_owned())
     };
-    let says = async |binary: &Binary, text: &str| {
+    let wait_for_log = async |binary: &Binary, text: &str| {
         binary.log.until(|line| line["msg"].as_str().is_some_and(|msg| msg.starts_with(text))).await
     };
     let nothing = Binary::in_a_pod(&captures, &[], &["--state", state]).await;
-    assert_eq!(says(&nothing, "no settings").await["level"], "ERROR");
+    assert_eq!(wait_for_log(&nothing, "no settings").await["level"], "ERROR");
     assert_eq!(mode(&nothing).await, ["Passthrough", "no settings"]);
-    assert_answer(&ask(captured_address(nothing.listen), 1).await, 200, &predictions(&[1]));
+    assert_answer(&fetch(captured_address(nothing.listen), 1).await, 200, &predictions(&[1]));
     terminate(nothing).await;
     let snapshot = [("GROUPAGE_POLICY", "{\"limits\": {\"batchItemsMax\": 3}}")];
     let admitted = Binary::in_a_pod(&captures, &snapshot, &["--state", state]).await;
-    says(&admitted, "starting with the settings from injection").await;
+    wait_for_log(&admitted, "starting with the settings from injection").await;
     assert_eq!(mode(&admitted).await, ["Batch", "default"]);
     terminate(admitted).await;
     fs::write(dir.path().join("settings.yaml"), "{\"mode\": \"Passthrough\"}").unwrap();
     let kept = Binary::in_a_pod(&captures, &snapshot, &["--state", state]).await;
-    says(&kept, "starting with the settings that were in force last").await;
+    wait_for_log(&kept, "starting with the settings that were in force last").await;
     assert_eq!(mode(&kept).await, ["Passthrough", "last good"]);
     terminate(kept).await;
     // Settings that cannot be used are reported, and the next source applies.
@@ -398,7 +397,7 @@ async fn learned_state_is_kept_for_each_port() {
     let listen = [0, 1].map(|port| captured_address(first["listen"][port].as_str().unwrap().parse().unwrap()));
     for (to, calls) in listen.into_iter().zip([2, 4]) {
         for item in 0..calls {
-            assert_eq!(ask(to, item).await.status, Some(200));
+            assert_eq!(fetch(to, item).await.status, Some(200));
         }
     }
     let learned: Value = serde_json::from_slice(&binary.get(binary.admin, "/api/scheduler").await.body).unwrap();
@@ -414,6 +413,6 @@ async fn learned_state_is_kept_for_each_port() {
         assert_eq!(file["upstream"], json!(format!("http://localhost:{number}")));
     }
     let again = Binary::in_a_pod(&captures, &snapshot, &["--state", state]).await;
-    let said = |line: &Value| line["msg"] == "starting with the saved learned values";
-    within_timeout(async { while again.log.lines().iter().filter(|line| said(line)).count() < 2 {} }).await;
+    let is_restored = |line: &Value| line["msg"] == "starting with the saved learned values";
+    within_timeout(async { while again.log.lines().iter().filter(|line| is_restored(line)).count() < 2 {} }).await;
 }

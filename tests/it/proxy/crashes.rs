@@ -63,7 +63,7 @@ async fn after_three_kills_all_calls_pass_through_and_all_reports_show_it() {
         })
         .await;
     let mut client = binary.client().await;
-    assert_answer(&within_timeout(client.ask(&binary.predict(1))).await, 200, &predictions(&[1]));
+    assert_answer(&within_timeout(client.fetch(&binary.predict(1))).await, 200, &predictions(&[1]));
     let mode = &api(&binary, "/api/config").await["mode"];
     assert_eq!((&mode["value"], &mode["source"]), (&json!("Passthrough"), &json!("crashed 3 times in 60 s")));
     let crash_guard = &api(&binary, "/api/scheduler").await["crash_guard"];

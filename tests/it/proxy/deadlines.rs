@@ -150,7 +150,7 @@ async fn the_timeout_of_a_route_bounds_the_wait_in_the_queue_despite_a_longer_de
     let (proxy, mut hand) = start_with_scripted_server(spec).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     for own in [&[][..], &[(LATE, "90000")]] {
-        let answer = proxy.ask(&proxy.post(short, own, &instances(&[1]))).await;
+        let answer = proxy.fetch(&proxy.post(short, own, &instances(&[1]))).await;
         assert_failure(&answer, 504, "GRP3201", "deadline");
         let waited = answer.done.unwrap().duration_since(answer.sent.unwrap());
         assert!(waited >= Duration::from_millis(55), "{waited:?}");
@@ -187,7 +187,7 @@ async fn passed_calls_have_one_idle_time_for_both_directions_and_no_timeout() {
     let thinks = hand.next_request().await;
     // A part of the request body arrives, and then nothing.
     let upload = proxy.request("POST", "/upload", &[("content-length", "9")], Some(b"abc"));
-    assert_failure(&proxy.ask(&upload).await, 504, "GRP3303", "upstream_timeout");
+    assert_failure(&proxy.fetch(&upload).await, 504, "GRP3303", "upstream_timeout");
     // A request that was read completely waits for its response without a limit.
     thinks.answer(200, "later").await;
     assert_answer(&silent.answer().await, 200, "later");

@@ -12,7 +12,7 @@ use tokio::sync::RwLock;
 use tokio::task::JoinHandle;
 
 use super::binary::Binary;
-use super::h2::{H2Client, empty};
+use super::http2_endpoints::{H2Client, empty};
 use super::scripted_server::{ReservedPort, ScriptedServer, echo};
 use super::scripted_setup::start_with_scripted_server;
 use super::setup::{
@@ -32,14 +32,14 @@ fn holding_spec(over: &Value) -> Value {
 }
 
 async fn get(port: SocketAddr, path: &str) -> Answer {
-    ask(port, "GET", path, &[]).await
+    fetch(port, "GET", path, &[]).await
 }
 
-async fn ask(port: SocketAddr, method: &str, path: &str, own: &[(&str, &str)]) -> Answer {
+async fn fetch(port: SocketAddr, method: &str, path: &str, own: &[(&str, &str)]) -> Answer {
     let own: Headers = own.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
     let body = (method == "POST").then_some(&b"{}"[..]);
     let mut client = within_timeout(Client::connect(port)).await.unwrap();
-    within_timeout(client.ask(&Outgoing::new(method, path, port, &own, body))).await
+    within_timeout(client.fetch(&Outgoing::new(method, path, port, &own, body))).await
 }
 
 fn call_hook(port: SocketAddr) -> JoinHandle<Answer> {
@@ -67,19 +67,19 @@ async fn drain_hook_without_token_is_404() {
         ["/drain", "/drain/", "/drain/x", "/drain/x?wait", &format!("/drain/{TOKEN}x"), &format!("/drain/{TOKEN}/")]
     {
         for method in ["GET", "POST"] {
-            let answer = ask(metrics, method, path, &[]).await;
+            let answer = fetch(metrics, method, path, &[]).await;
             assert_eq!((answer.status, answer.body.len()), (Some(404), 0), "{method} {path}");
         }
     }
     let right = format!("/drain/{TOKEN}");
     for method in ["POST", "PUT", "DELETE", "HEAD"] {
-        assert_eq!(ask(metrics, method, &right, &[]).await.status, Some(405), "{method}");
+        assert_eq!(fetch(metrics, method, &right, &[]).await.status, Some(405), "{method}");
     }
     assert_eq!(get(local, &right).await.status, Some(404), "the other port has changes of its own");
-    assert_eq!(ask(metrics, "POST", "/api/drain", &[("content-type", "application/json")]).await.status, Some(404));
-    assert_eq!(ask(local, "POST", "/api/drain", &[]).await.status, Some(415));
+    assert_eq!(fetch(metrics, "POST", "/api/drain", &[("content-type", "application/json")]).await.status, Some(404));
+    assert_eq!(fetch(local, "POST", "/api/drain", &[]).await.status, Some(415));
     let foreign = [("content-type", "application/json"), ("host", "10.0.0.1")];
-    assert_eq!(ask(local, "POST", "/api/drain", &foreign).await.status, Some(403));
+    assert_eq!(fetch(local, "POST", "/api/drain", &foreign).await.status, Some(403));
     assert_eq!(stage(local).await, "serving");
     assert_eq!(get(metrics, &right).await.status, Some(200));
     within_timeout(async { while stage(local).await != "flushing" {} }).await;
@@ -134,7 +134,7 @@ async fn an_application_that_is_restarted_alone_is_served_as_before_once_it_is_b
         assert_eq!(stage(local).await, "flushing");
         // The application stops and starts again.
         drop(hand);
-        within_timeout(async { while proxy.ask(&proxy.predict(2)).await.status != Some(503) {} }).await;
+        within_timeout(async { while proxy.fetch(&proxy.predict(2)).await.status != Some(503) {} }).await;
         hand = port.listen();
         within_timeout(async { while stage(local).await != "serving" {} }).await;
         assert!(is_ready(metrics).await);
@@ -173,23 +173,23 @@ async fn connections_close_after_drain_delay() {
     let h2 = H2Client::connect(proxy.address).await;
     let over_h2 = || http::Request::get("http://model.example/x").body(empty()).unwrap();
     let json = [("content-type", "application/json")];
-    assert_eq!(ask(local, "POST", "/api/drain", &json).await.status, Some(200));
+    assert_eq!(fetch(local, "POST", "/api/drain", &json).await.status, Some(200));
     assert_eq!(stage(local).await, "draining");
     for client in &mut clients {
-        let answer = within_timeout(client.ask(&get_it)).await;
+        let answer = within_timeout(client.fetch(&get_it)).await;
         assert_eq!((answer.status, values(&answer.headers, "connection").len()), (Some(200), 0));
     }
-    assert_eq!(within_timeout(h2.ask(over_h2())).await.unwrap().0.status, 200);
+    assert_eq!(within_timeout(h2.fetch(over_h2())).await.unwrap().0.status, 200);
     assert!(is_ready(metrics).await && !h2.0.is_closed(), "no early GOAWAY");
     within_timeout(async { while is_ready(metrics).await {} }).await;
     // A connection in use is closed with its next response, also a new connection.
     let mut fresh = proxy.client().await;
     for client in [&mut clients[0], &mut fresh] {
-        let answer = within_timeout(client.ask(&get_it)).await;
+        let answer = within_timeout(client.fetch(&get_it)).await;
         assert_eq!((answer.status, values(&answer.headers, "connection")), (Some(200), vec![&b"close"[..]]));
     }
     // An idle connection has a short time in which its next call is still served.
-    let answer = within_timeout(clients[1].ask(&get_it)).await;
+    let answer = within_timeout(clients[1].fetch(&get_it)).await;
     assert_eq!((answer.status, values(&answer.headers, "connection")), (Some(200), vec![&b"close"[..]]));
     within_timeout(async {
         while !h2.0.is_closed() {
@@ -204,7 +204,7 @@ async fn connections_close_after_drain_delay() {
     })
     .await;
     // The proxy keeps serving until it receives a signal.
-    assert_eq!(proxy.ask(&get_it).await.status, Some(200));
+    assert_eq!(proxy.fetch(&get_it).await.status, Some(200));
 }
 
 fn drain_command(admin: SocketAddr) -> std::process::Output {
@@ -247,7 +247,7 @@ async fn a_sigterm_during_the_drain_hook_ends_nothing_before_the_hook_is_answere
     let call = |item: u64| {
         let json = vec![("content-type".to_owned(), b"application/json".to_vec())];
         let call = Outgoing::new("POST", PREDICT, address, &json, Some(instances(&[item]).as_bytes()));
-        tokio::spawn(async move { Client::connect(address).await.unwrap().ask(&call).await })
+        tokio::spawn(async move { Client::connect(address).await.unwrap().fetch(&call).await })
     };
     let caller = call(1);
     let turn = hand.next_request().await;
@@ -293,7 +293,7 @@ async fn keep_calling(service: Arc<ServiceClients>, client: u64) {
             item += 1;
             let json = vec![("content-type".to_owned(), b"application/json".to_vec())];
             let call = Outgoing::new("POST", PREDICT, to, &json, Some(instances(&[item]).as_bytes()));
-            let answer = within_timeout(connection.ask(&call)).await;
+            let answer = within_timeout(connection.fetch(&call)).await;
             connecting.take();
             if answer.status != Some(200) || answer.body != predictions(&[item]).as_bytes() {
                 service.failed.lock().unwrap().push(format!("{to}: {:?} {:?}", answer.status, answer.end));

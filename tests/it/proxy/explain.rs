@@ -41,7 +41,8 @@ fn millis(timing: &str, name: &str) -> f64 {
 pub(super) async fn scheduler(proxy: &TestProxy) -> Value {
     let port = proxy.running.admin.local.unwrap();
     let mut client = within_timeout(Client::connect(port)).await.unwrap();
-    let answer = within_timeout(client.ask(&Outgoing::new("GET", "/api/scheduler", port, &Headers::new(), None))).await;
+    let answer =
+        within_timeout(client.fetch(&Outgoing::new("GET", "/api/scheduler", port, &Headers::new(), None))).await;
     assert_eq!(answer.status, Some(200));
     serde_json::from_slice(&answer.body).unwrap()
 }
@@ -107,7 +108,7 @@ async fn calls_that_are_unbatched_passed_or_refused_get_the_reason() {
 
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let queued = proxy.queue([proxy.predict(1)]).await;
-    let refused = proxy.ask(&debug_call(&proxy, 2)).await;
+    let refused = proxy.fetch(&debug_call(&proxy, 2)).await;
     assert_failure(&refused, 503, "GRP3101", "queue_full");
     assert_eq!(timing(&refused), "groupage;desc=\"reason=queue_full\"");
     turn.echo().await;
@@ -124,7 +125,7 @@ async fn calls_that_end_early_are_counted_by_reason_and_against_the_slo() {
     spec["slo"] = json!({"latencyP99": "50ms", "late": "Refuse"});
     let (proxy, mut hand) = start_with_scripted_server(spec).await;
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
-    let late = proxy.ask(&debug_call(&proxy, 1)).await;
+    let late = proxy.fetch(&debug_call(&proxy, 1)).await;
     assert_failure(&late, 504, "GRP3201", "deadline");
     let shown = timing(&late);
     assert!(millis(&shown, "queue") >= 45.0 && shown.ends_with("desc=\"reason=deadline\""), "{shown}");
@@ -198,7 +199,7 @@ async fn explain_names_the_header_live_and_reports_the_facts_of_a_log() {
             .to_vec();
         let request = Outgoing::new("POST", PREDICT, binary.listen, &own, Some(instances(&[n]).as_bytes()));
         let listen = binary.listen;
-        tokio::spawn(async move { Client::connect(listen).await.unwrap().ask(&request).await })
+        tokio::spawn(async move { Client::connect(listen).await.unwrap().fetch(&request).await })
     };
     let mut callers = vec![call(0)];
     let turn = hand.next_request().await;
@@ -249,8 +250,8 @@ async fn explain_describes_a_code_and_lists_all_codes() {
     assert_eq!((&found["code"], &found["status"]), (&json!("GRP1101"), &Value::Null));
     let unknown = explain(&["GRP9999"], None).await;
     assert_eq!(unknown.status.code(), Some(2));
-    let said = String::from_utf8(unknown.stderr).unwrap();
-    assert!(said.contains("unknown code \"GRP9999\"") && said.contains("GRP3401"), "{said}");
+    let error_text = String::from_utf8(unknown.stderr).unwrap();
+    assert!(error_text.contains("unknown code \"GRP9999\"") && error_text.contains("GRP3401"), "{error_text}");
 }
 
 #[tokio::test]
@@ -259,8 +260,11 @@ async fn explain_reports_unreachable_admin_port() {
     let address = port.url().trim_start_matches("http://").to_owned();
     let output = explain(&["--admin", &address], None).await;
     assert_eq!(output.status.code(), Some(66));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains(&format!("cannot query {address}")) && said.contains("--admin ADDR"), "{said}");
+    let error_text = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        error_text.contains(&format!("cannot query {address}")) && error_text.contains("--admin ADDR"),
+        "{error_text}"
+    );
     let output = explain(&["--access-log", "/nowhere/access.log"], None).await;
     assert_eq!(output.status.code(), Some(66));
 }

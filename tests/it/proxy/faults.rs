@@ -13,7 +13,7 @@ use super::support::wire::End;
 
 async fn ready(proxy: &TestProxy) -> Option<u16> {
     let mut client = Client::connect(proxy.running.admin.metrics.unwrap()).await.unwrap();
-    within_timeout(client.ask(&proxy.request("GET", "/readyz", &[], None))).await.status
+    within_timeout(client.fetch(&proxy.request("GET", "/readyz", &[], None))).await.status
 }
 
 #[tokio::test]
@@ -24,7 +24,7 @@ async fn calls_to_an_absent_server_get_a_503_at_once_and_are_served_once_it_list
     for path in [PREDICT, "/elsewhere"] {
         let mut took = Vec::new();
         for _ in 0..10 {
-            let answer = proxy.ask(&proxy.post(path, &[], &instances(&[1]))).await;
+            let answer = proxy.fetch(&proxy.post(path, &[], &instances(&[1]))).await;
             assert_failure(&answer, 503, "GRP3301", "upstream_refused");
             took.push(answer.done.unwrap().duration_since(answer.sent.unwrap()));
         }
@@ -70,7 +70,7 @@ async fn a_server_that_does_not_accept_is_given_up_after_the_connect_timeout() {
     let _held = within_timeout(tokio::net::TcpStream::connect(address)).await.unwrap();
     let spec = json!({"proxy": {"connection": {"connectTimeout": "50ms"}}});
     let proxy = TestProxy::start_in_front_of(&format!("http://{address}"), spec);
-    let answer = proxy.ask(&proxy.predict(1)).await;
+    let answer = proxy.fetch(&proxy.predict(1)).await;
     assert_failure(&answer, 503, "GRP3301", "upstream_refused");
     let took = answer.done.unwrap().duration_since(answer.sent.unwrap());
     assert!(took >= std::time::Duration::from_millis(45), "{took:?}");
@@ -79,14 +79,14 @@ async fn a_server_that_does_not_accept_is_given_up_after_the_connect_timeout() {
 #[tokio::test]
 async fn a_truncated_response_to_an_unbatched_call_is_502() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
-    for said in [
+    for response in [
         "",
         "HTTP/1.1 200 OK\r\n",
         "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"pred",
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n",
     ] {
         let (caller, mut turn) = proxy.occupy_slot(&mut hand).await;
-        turn.send_part(said.as_bytes()).await;
+        turn.send_part(response.as_bytes()).await;
         drop(turn);
         assert_failure(&caller.answer().await, 502, "GRP3302", "upstream_broken");
         proxy.wait_idle().await;
@@ -203,7 +203,7 @@ async fn an_answer_to_a_call_alone_over_the_cap_streams_on_and_its_slot_is_free(
 }
 
 #[tokio::test]
-async fn an_answer_that_goes_silent_in_its_body_is_a_504_and_is_not_sent_again() {
+async fn a_response_that_stalls_in_its_body_is_a_504_and_is_not_sent_again() {
     let (proxy, mut hand) =
         start_with_scripted_server(json!({"proxy": {"connection": {"bodyIdleTimeout": "60ms"}}})).await;
     let (alone, mut turn) = proxy.occupy_slot(&mut hand).await;

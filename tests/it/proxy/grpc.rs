@@ -6,7 +6,9 @@ use http::{HeaderMap, HeaderValue, Request, Response, Version, response};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::h2::{Body, H2Client, H2PendingRequest, H2ScriptedServer, ReceivedMessage, empty, full, with_trailers};
+use super::http2_endpoints::{
+    Body, H2Client, H2PendingRequest, H2ScriptedServer, ReceivedMessage, empty, full, with_trailers,
+};
 use super::setup::{TestProxy, within_timeout};
 
 const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
@@ -42,7 +44,7 @@ fn send_call(client: &H2Client, data: &[u8]) -> GrpcRequest {
     let request = Request::post(format!("http://model.example{INFER}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers");
-    client.ask(request.body(full(message(data, 7))).unwrap())
+    client.fetch(request.body(full(message(data, 7))).unwrap())
 }
 
 /// Returns a response with a message and a status in the trailers.
@@ -140,7 +142,7 @@ async fn rows_of_a_model_that_publishes_no_batch_size_are_sent_whole() {
             let request = Request::post(format!("http://model.example{INFER}"))
                 .header("content-type", "application/grpc")
                 .header("te", "trailers");
-            let request = client.ask(request.body(full(call.clone())).unwrap());
+            let request = client.fetch(request.body(full(call.clone())).unwrap());
             let mut turn = hand.turn().await;
             if turn.head.uri.path() == CONFIG {
                 turn.answer(ok(config.clone()));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::h2::{H2Client, empty};
+use super::http2_endpoints::{H2Client, empty};
 use super::scripted_setup::start_with_scripted_server;
 use super::setup::{PREDICT, TestProxy, assert_answer, count, predictions, within_timeout};
 use super::support::client::{Answer, Client};
@@ -75,7 +75,7 @@ async fn the_head_timeout_counts_for_every_head_and_not_for_the_time_between_cal
     let _auto = hand.into_auto_responder(super::scripted_server::echo);
     let mut client = proxy.client().await;
     for _ in 0..2 {
-        assert_answer(&within_timeout(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
+        assert_answer(&within_timeout(client.fetch(&proxy.predict(1))).await, 200, &predictions(&[1]));
         // Idle for longer than a head may take.
         let mut idle = Answer::default();
         let waited = tokio::time::timeout(Duration::from_millis(100), client.receive("GET", &mut idle)).await;
@@ -92,7 +92,7 @@ async fn an_idle_connection_is_closed_after_the_keep_alive_timeout() {
     let (proxy, hand) = start_with_scripted_server(client_limits(&json!({"keepAliveTimeout": "50ms"}))).await;
     let _auto = hand.into_auto_responder(super::scripted_server::echo);
     let mut client = proxy.client().await;
-    assert_answer(&within_timeout(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
+    assert_answer(&within_timeout(client.fetch(&proxy.predict(1))).await, 200, &predictions(&[1]));
     let mut answer = Answer::default();
     within_timeout(client.receive("GET", &mut answer)).await;
     assert_eq!(answer.end, Some(End::Closed), "a FIN, not a reset");
@@ -113,7 +113,7 @@ async fn a_connection_that_waits_for_its_answer_is_not_idle() {
     let passes = proxy.call(proxy.request("GET", "/slow", &[], None));
     let slow = hand.next_request().await;
     let h2 = H2Client::connect(proxy.address).await;
-    let pending = h2.ask(http::Request::get("http://h/slow").body(empty()).unwrap());
+    let pending = h2.fetch(http::Request::get("http://h/slow").body(empty()).unwrap());
     let other = hand.next_request().await;
     // Other connections exceed every one of these limits meanwhile.
     for _ in 0..3 {
@@ -182,7 +182,7 @@ async fn last_request_closes_connection_gracefully() {
     let _auto = hand.into_auto_responder(super::scripted_server::echo);
     let mut client = proxy.client().await;
     for n in 1..=3 {
-        let answer = within_timeout(client.ask(&proxy.predict(n))).await;
+        let answer = within_timeout(client.fetch(&proxy.predict(n))).await;
         assert_answer(&answer, 200, &predictions(&[n]));
         assert_eq!(nominates(&answer.headers, "close"), n == 3);
     }
@@ -219,7 +219,7 @@ async fn connections_over_the_limit_are_closed_at_once_while_all_are_busy() {
         assert_eq!(caller.answer().await.status, Some(200));
     }
     let _auto = hand.into_auto_responder(super::scripted_server::echo);
-    assert_answer(&proxy.ask(&proxy.predict(2)).await, 200, &predictions(&[2]));
+    assert_answer(&proxy.fetch(&proxy.predict(2)).await, 200, &predictions(&[2]));
 }
 
 #[tokio::test]
@@ -228,10 +228,10 @@ async fn the_connection_that_was_idle_longest_makes_room_for_another() {
     let _auto = hand.into_auto_responder(super::scripted_server::echo);
     let mut silent = connect(&proxy).await;
     let mut client = proxy.client().await;
-    assert_answer(&within_timeout(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
-    assert_answer(&proxy.ask(&proxy.predict(2)).await, 200, &predictions(&[2]));
+    assert_answer(&within_timeout(client.fetch(&proxy.predict(1))).await, 200, &predictions(&[1]));
+    assert_answer(&proxy.fetch(&proxy.predict(2)).await, 200, &predictions(&[2]));
     assert_eq!(read_until_closed(&mut silent).await, b"");
-    assert_answer(&within_timeout(client.ask(&proxy.predict(3))).await, 200, &predictions(&[3]));
+    assert_answer(&within_timeout(client.fetch(&proxy.predict(3))).await, 200, &predictions(&[3]));
 }
 
 #[tokio::test]
@@ -247,7 +247,7 @@ async fn hundreds_of_slow_heads_do_not_slow_a_healthy_caller() {
     let mut client: Client = proxy.client().await;
     let mut took = Vec::new();
     for n in 0..100 {
-        let answer = within_timeout(client.ask(&proxy.predict(n))).await;
+        let answer = within_timeout(client.fetch(&proxy.predict(n))).await;
         assert_answer(&answer, 200, &predictions(&[n]));
         took.push(answer.done.unwrap().duration_since(answer.sent.unwrap()));
     }
@@ -324,7 +324,7 @@ async fn a_flood_of_resets_ends_its_connection_and_harms_no_other() {
         assert_eq!(goaway.get(4..8), Some(&11_u32.to_be_bytes()[..]), "ENHANCE_YOUR_CALM");
     }
     read_until_closed(&mut stream).await;
-    assert_answer(&proxy.ask(&proxy.predict(1)).await, 200, &predictions(&[1]));
+    assert_answer(&proxy.fetch(&proxy.predict(1)).await, 200, &predictions(&[1]));
     proxy.wait_idle().await;
 }
 

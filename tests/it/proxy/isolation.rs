@@ -251,10 +251,10 @@ async fn wrong_result_count_is_never_delivered() {
 
 #[tokio::test]
 async fn non_json_batch_response_is_never_delivered() {
-    for said in
+    for body in
         ["<html>busy</html>", "", "{\"predictions\":[1,2,3]", "{\"predictions\":[1,2,3]} {}", "{\"other\":[1,2,3]}"]
     {
-        check_replayed(async |turn| turn.answer(200, said).await).await;
+        check_replayed(async |turn| turn.answer(200, body).await).await;
     }
     check_replayed(async |turn| turn.send_raw(b"HTTP/1.1 204 No Content\r\n\r\n").await).await;
     check_replayed(async |turn| {
@@ -319,7 +319,7 @@ async fn a_cost_class_whose_answers_cannot_be_split_is_not_merged_for_a_while() 
 }
 
 #[tokio::test]
-async fn an_index_that_comes_twice_or_not_at_all_is_a_mismatch() {
+async fn a_duplicate_or_missing_index_is_a_mismatch() {
     for indexes in [[0, 0], [0, 2], [1, 2]] {
         let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
         let one = |text: &str| proxy.post("/v1/embeddings", &[], &json!({"input": text}).to_string());

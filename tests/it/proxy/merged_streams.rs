@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-use super::h2::{H2Client, full};
+use super::http2_endpoints::{H2Client, full};
 use super::scripted_server::{PendingRequest, ScriptedServer, reply};
 use super::scripted_setup::start_with_scripted_server;
 use super::setup::{PREDICT, PendingCall, TestProxy, assert_answer, assert_failure, count, header, within_timeout};

@@ -104,7 +104,7 @@ async fn predicted_batches_are_reported() {
     let path = Route::Predict.path();
     let mut alone = 0;
     while scheduler(&proxy).await["predicted"]["calls"].as_u64().unwrap_or(0) == 0 {
-        assert_eq!(proxy.ask(&proxy.post(path, &[], &instances(&[alone]))).await.status, Some(200));
+        assert_eq!(proxy.fetch(&proxy.post(path, &[], &instances(&[alone]))).await.status, Some(200));
         alone += 1;
     }
     let callers: Vec<PendingCall> =

@@ -21,7 +21,7 @@ async fn a_full_queue_refuses_at_once_and_takes_calls_again_when_it_has_room() {
     let callers = proxy.queue((1..=4).map(|item| proxy.predict(item))).await;
     let mut quickest = super::setup::HANG;
     for _ in 0..50 {
-        let answer = proxy.ask(&proxy.predict(5)).await;
+        let answer = proxy.fetch(&proxy.predict(5)).await;
         assert_failure(&answer, 503, "GRP3101", "queue_full");
         assert_eq!(answer.body, br#"{"error":"queue full"}"#);
         assert!(!nominates(&answer.headers, "close"), "the body was read: the connection is good");
@@ -29,7 +29,7 @@ async fn a_full_queue_refuses_at_once_and_takes_calls_again_when_it_has_room() {
     }
     assert!(quickest < Duration::from_millis(5), "{quickest:?}");
     // A list is rejected by the same rule as a single item.
-    let list = proxy.ask(&proxy.post(PREDICT, &[], &instances(&[5, 6]))).await;
+    let list = proxy.fetch(&proxy.post(PREDICT, &[], &instances(&[5, 6]))).await;
     assert_failure(&list, 503, "GRP3101", "queue_full");
     assert_eq!(count(&proxy.stats().queue_items), 4);
     turn.echo().await;
@@ -68,7 +68,7 @@ async fn a_queue_is_full_at_its_byte_limit() {
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     // Each body has 18 bytes.
     let callers = proxy.queue((1..=3).map(|item| proxy.predict(item))).await;
-    let answer = proxy.ask(&proxy.predict(4)).await;
+    let answer = proxy.fetch(&proxy.predict(4)).await;
     assert_failure(&answer, 503, "GRP3102", "bytes_full");
     turn.echo().await;
     first.answer().await;
@@ -85,7 +85,7 @@ async fn a_body_beyond_the_buffer_limit_is_refused_and_a_small_one_is_served() {
     let body = format!("{{\"instances\": [1{}]}}", " ".repeat(50 << 10));
     let held = proxy.call(proxy.post(PREDICT, &[], &body));
     let turn = hand.next_request().await;
-    let answer = proxy.ask(&proxy.post(PREDICT, &[], &body)).await;
+    let answer = proxy.fetch(&proxy.post(PREDICT, &[], &body)).await;
     assert_failure(&answer, 503, "GRP3102", "bytes_full");
     assert!(nominates(&answer.headers, "close"));
     // A small body still fits.
@@ -107,7 +107,7 @@ async fn one_identity_cannot_fill_the_queue_while_another_waits() {
     // While it is alone in the queue, a tenant may exceed its share.
     let mut callers = proxy.queue((1..=5).map(|item| of("a", item))).await;
     callers.extend(proxy.queue([of("b", 6)]).await);
-    let answer = proxy.ask(&of("a", 7)).await;
+    let answer = proxy.fetch(&of("a", 7)).await;
     assert_failure(&answer, 429, "GRP3103", "tenant_share");
     callers.extend(proxy.queue([of("b", 7)]).await);
     turn.echo().await;
@@ -200,7 +200,7 @@ async fn errors_have_the_dialect_of_their_route() {
         ("/elsewhere", String::new(), problem, "application/problem+json"),
     ];
     for (path, sent, body, kind) in cases {
-        let answer = proxy.ask(&proxy.post(path, &[], &sent)).await;
+        let answer = proxy.fetch(&proxy.post(path, &[], &sent)).await;
         assert_failure(&answer, 503, "GRP3301", "upstream_refused");
         assert_answer(&answer, 503, body);
         assert_eq!(header(&answer.headers, "content-type"), kind);

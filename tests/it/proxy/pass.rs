@@ -38,7 +38,7 @@ async fn any_method_and_any_path_arrive_as_they_were_written() {
     {
         for target in targets {
             let request = proxy.request(method, target, &[], None);
-            let pending = client.ask(&request);
+            let pending = client.fetch(&request);
             let served = async {
                 let turn = hand.next_request().await;
                 assert_eq!((turn.request.method.as_str(), turn.request.target.as_str()), (method, target));
@@ -170,7 +170,7 @@ async fn a_head_answer_keeps_the_length_of_the_body_it_does_not_have() {
     let mut client = proxy.client().await;
     for length in ["0", "42", "123456789012"] {
         let request = proxy.request("HEAD", "/x", &[], None);
-        let pending = client.ask(&request);
+        let pending = client.fetch(&request);
         let served = async {
             let turn = hand.next_request().await;
             assert_eq!(turn.request.method, "HEAD");
@@ -190,7 +190,7 @@ async fn answers_without_a_body_have_no_framing_and_the_connection_stays_usable(
     for head in ["HTTP/1.1 204 No Content\r\nx-a: 1\r\n\r\n", "HTTP/1.1 304 Not Modified\r\netag: \"e\"\r\n\r\n"] {
         let request = proxy.request("GET", "/x", &[], None);
         let served = async { hand.next_request().await.send_raw(head.as_bytes()).await };
-        let (answer, ()) = within_timeout(async { tokio::join!(client.ask(&request), served) }).await;
+        let (answer, ()) = within_timeout(async { tokio::join!(client.fetch(&request), served) }).await;
         assert_eq!((answer.body.as_slice(), answer.end), (&b""[..], Some(End::Proper)));
         assert!(values(&answer.headers, "content-length").is_empty());
         assert!(values(&answer.headers, "transfer-encoding").is_empty());
@@ -300,7 +300,7 @@ async fn a_client_connection_has_an_upstream_connection_of_its_own() {
                 turn.answer(200, "{}").await;
                 connection
             };
-            let (answer, connection) = within_timeout(async { tokio::join!(client.ask(&request), served) }).await;
+            let (answer, connection) = within_timeout(async { tokio::join!(client.fetch(&request), served) }).await;
             assert_answer(&answer, 200, "{}");
             connections.push(connection);
         }
@@ -332,7 +332,7 @@ async fn a_server_that_closes_idle_connections_costs_a_connect_and_no_answer() {
             turn.send_part(format!("HTTP/1.1 200 OK\r\n{close}content-length: 2\r\n\r\n{{}}").as_bytes()).await;
             connection
         };
-        let (answer, connection) = within_timeout(async { tokio::join!(client.ask(&request), served) }).await;
+        let (answer, connection) = within_timeout(async { tokio::join!(client.fetch(&request), served) }).await;
         assert_answer(&answer, 200, "{}");
         assert!(values(&answer.headers, "connection").is_empty());
         assert_ne!(connection, last);

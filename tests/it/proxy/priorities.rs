@@ -49,7 +49,7 @@ async fn an_interactive_call_joins_the_first_batch_and_the_rest_of_bulk_waits() 
 }
 
 #[tokio::test]
-async fn a_strict_class_goes_before_all_others() {
+async fn a_strict_class_is_served_before_all_others() {
     let classes = json!([{"name": "bulk"}, {"name": "urgent", "strict": true}]);
     let spec = adaptive(1, json!({"priority": {"header": "x-priority", "classes": classes}}));
     let (proxy, mut hand) = start_with_scripted_server(spec).await;

@@ -4,17 +4,17 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::binary::Binary;
-use super::h2::{H2Client, full};
+use super::http2_endpoints::{H2Client, full};
 use super::scripted_server::{ReservedPort, ScriptedServer, echo, reply};
 use super::setup::{PREDICT, assert_answer, instances, predictions, within_timeout};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::{End, Headers};
 
-fn ask(binary: &Binary, request: Outgoing) -> tokio::task::JoinHandle<Answer> {
+fn start_call(binary: &Binary, request: Outgoing) -> tokio::task::JoinHandle<Answer> {
     let listen = binary.listen;
     tokio::spawn(async move {
         let mut client = Client::connect(listen).await.unwrap();
-        client.ask(&request).await
+        client.fetch(&request).await
     })
 }
 
@@ -32,9 +32,9 @@ async fn sigterm_flushes_answers_and_exits() {
     let mut hand = ScriptedServer::start().await;
     let mut binary = Binary::start(&hand.url(), &holding_spec(), &[]).await;
     let mut idle = binary.client().await;
-    let passes = ask(&binary, Outgoing::new("GET", "/slow", binary.listen, &Headers::new(), None));
+    let passes = start_call(&binary, Outgoing::new("GET", "/slow", binary.listen, &Headers::new(), None));
     let slow = hand.next_request().await;
-    let callers: Vec<_> = (1..=5).map(|item| ask(&binary, binary.predict(item))).collect();
+    let callers: Vec<_> = (1..=5).map(|item| start_call(&binary, binary.predict(item))).collect();
     binary.until_queued(5).await;
     binary.signal(Signal::TERM);
     let turn = hand.next_request().await;
@@ -65,7 +65,7 @@ async fn sigint_drains_like_sigterm() {
 async fn second_sigterm_exits_at_once() {
     let mut hand = ScriptedServer::start().await;
     let mut binary = Binary::start(&hand.url(), &json!({}), &[]).await;
-    let caller = ask(&binary, binary.predict(1));
+    let caller = start_call(&binary, binary.predict(1));
     let _turn = hand.next_request().await;
     binary.signal(Signal::TERM);
     binary.log.until(|line| line["msg"].as_str().is_some_and(|text| text.starts_with("draining"))).await;
@@ -80,7 +80,7 @@ async fn second_sigterm_exits_at_once() {
 async fn the_process_ends_within_the_drain_limit_despite_an_open_call() {
     let mut hand = ScriptedServer::start().await;
     let mut binary = Binary::start(&hand.url(), &json!({"proxy": {"drain": {"limit": "150ms"}}}), &[]).await;
-    let caller = ask(&binary, binary.predict(1));
+    let caller = start_call(&binary, binary.predict(1));
     let _turn = hand.next_request().await;
     binary.signal(Signal::TERM);
     binary.end().await;
@@ -97,7 +97,7 @@ async fn during_the_drain_delay_the_process_is_ready_and_serves_calls_without_ho
     let mut spec = holding_spec();
     spec["proxy"] = json!({"drain": {"delay": "700ms"}});
     let mut binary = Binary::start(&hand.url(), &spec, &[]).await;
-    let early = ask(&binary, binary.predict(1));
+    let early = start_call(&binary, binary.predict(1));
     binary.until_queued(1).await;
     binary.signal(Signal::TERM);
     hand.next_request().await.echo().await;
@@ -108,7 +108,7 @@ async fn during_the_drain_delay_the_process_is_ready_and_serves_calls_without_ho
     for item in 2..=3 {
         let request = binary.predict(item);
         let served = async { hand.next_request().await.echo().await };
-        let (answer, ()) = within_timeout(async { tokio::join!(client.ask(&request), served) }).await;
+        let (answer, ()) = within_timeout(async { tokio::join!(client.fetch(&request), served) }).await;
         assert_answer(&answer, 200, &predictions(&[item]));
         assert!(super::support::wire::values(&answer.headers, "connection").is_empty());
     }
@@ -143,14 +143,14 @@ async fn the_access_log_has_a_record_for_every_call() {
     let mut hand = ScriptedServer::start().await;
     let mut binary =
         Binary::start(&hand.url(), &json!({"routes": [{"path": "/v1/models/*"}]}), &["--log-access", "100%"]).await;
-    let alone = ask(&binary, binary.predict(1));
+    let alone = start_call(&binary, binary.predict(1));
     let turn = hand.next_request().await;
     let own: Headers = [("content-type", "application/json"), ("x-api-key", "k"), ("x-request-timeout-ms", "9000")]
         .map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()))
         .to_vec();
     let shared: Vec<_> = [&[2_u64][..], &[3, 4]]
         .map(|items| {
-            ask(&binary, Outgoing::new("POST", PREDICT, binary.listen, &own, Some(instances(items).as_bytes())))
+            start_call(&binary, Outgoing::new("POST", PREDICT, binary.listen, &own, Some(instances(items).as_bytes())))
         })
         .into_iter()
         .collect();
@@ -161,7 +161,7 @@ async fn the_access_log_has_a_record_for_every_call() {
     for caller in shared {
         assert_eq!(within_timeout(caller).await.unwrap().status, Some(200));
     }
-    let passes = ask(&binary, Outgoing::new("GET", "/x", binary.listen, &Headers::new(), None));
+    let passes = start_call(&binary, Outgoing::new("GET", "/x", binary.listen, &Headers::new(), None));
     hand.next_request().await.answer(404, "{}").await;
     within_timeout(passes).await.unwrap();
     binary.signal(Signal::TERM);
@@ -251,17 +251,17 @@ async fn logs_metrics_and_statistics_contain_no_data_of_callers_or_servers() {
     for n in 0..20 {
         // They share batches of all sizes: served, failed as a whole, or with a wrong number of
         // results.
-        callers.push(ask(
+        callers.push(start_call(
             &binary,
             post(model, &format!("{{\"instances\":[\"canary-item-{n}\"],\"f\":\"canary-field\"}}")),
         ));
     }
     for body in ["{\"instances\":[\"canary\",", "canary", "{\"instances\":[\"canary-a\"],\"instances\":[\"canary-b\"]}"]
     {
-        callers.push(ask(&binary, post(model, body)));
+        callers.push(start_call(&binary, post(model, body)));
     }
-    callers.push(ask(&binary, post("/canary-path/x?canary-query", "canary-body")));
-    callers.push(ask(&binary, Outgoing::new("CANARY", "/canary-path", binary.listen, &own, None)));
+    callers.push(start_call(&binary, post("/canary-path/x?canary-query", "canary-body")));
+    callers.push(start_call(&binary, Outgoing::new("CANARY", "/canary-path", binary.listen, &own, None)));
     for caller in callers {
         assert!(within_timeout(caller).await.unwrap().status.is_some());
     }
@@ -283,7 +283,7 @@ async fn logs_metrics_and_statistics_contain_no_data_of_callers_or_servers() {
         .header("x-canary-name", "canary-value")
         .body(full("{\"instances\":[\"canary\"]}"))
         .unwrap();
-    within_timeout(h2.ask(request)).await.unwrap();
+    within_timeout(h2.fetch(request)).await.unwrap();
     let mut shown = String::new();
     for (port, path) in [(binary.metrics, "/metrics"), (binary.admin, "/api/stats")] {
         shown.push_str(&String::from_utf8(binary.get(port, path).await.body).unwrap());
@@ -291,10 +291,10 @@ async fn logs_metrics_and_statistics_contain_no_data_of_callers_or_servers() {
     binary.signal(Signal::TERM);
     binary.end().await;
     let lines = binary.log.lines();
-    for said in
+    for message in
         ["isolating a failed batch", "the response to a batch cannot be split", "the proxy answers the call itself"]
     {
-        assert!(lines.iter().any(|line| line["msg"] == said), "no log line reports this failure: {said}");
+        assert!(lines.iter().any(|line| line["msg"] == message), "no log line reports this failure: {message}");
     }
     for line in &lines {
         let own = line["target"].as_str().is_some_and(|target| target.starts_with("groupage"));
@@ -323,14 +323,15 @@ async fn the_level_of_the_log_changes_while_it_runs() {
         let body = json!({"level": level}).to_string();
         let request = Outgoing::new("POST", "/api/log-level", binary.admin, &own, Some(body.as_bytes()));
         let mut client = within_timeout(Client::connect(binary.admin)).await.unwrap();
-        assert_eq!(within_timeout(client.ask(&request)).await.status, Some(200));
+        assert_eq!(within_timeout(client.fetch(&request)).await.status, Some(200));
     };
     // A call that the proxy answers itself is logged at level debug.
-    let refused = async || assert_eq!(within_timeout(ask(&binary, binary.predict(1))).await.unwrap().status, Some(503));
+    let refused =
+        async || assert_eq!(within_timeout(start_call(&binary, binary.predict(1))).await.unwrap().status, Some(503));
     refused().await;
     set("debug").await;
     refused().await;
     binary.log.until(|line| line["code"] == "GRP3301").await;
-    let says = |line: &&Value| line["code"] == "GRP3301";
-    assert_eq!(binary.log.lines().iter().filter(says).count(), 1, "not at the level before");
+    let is_refusal = |line: &&Value| line["code"] == "GRP3301";
+    assert_eq!(binary.log.lines().iter().filter(is_refusal).count(), 1, "not at the level before");
 }

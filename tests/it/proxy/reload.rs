@@ -53,7 +53,7 @@ async fn smaller_queue_rejects_new_and_keeps_queued_calls() {
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue((1..=5).map(|item| proxy.predict(item))).await;
     proxy.apply(&spec(&json!({"queueItemsMax": 3}))).await;
-    let refused = proxy.ask(&proxy.predict(9)).await;
+    let refused = proxy.fetch(&proxy.predict(9)).await;
     super::setup::assert_failure(&refused, 503, "GRP3101", "queue_full");
     turn.echo().await;
     hand.next_request().await.echo().await;
@@ -210,7 +210,7 @@ async fn startup_only_settings_are_reported_pending() {
 async fn get(proxy: &TestProxy, port: std::net::SocketAddr, path: &str) -> Value {
     let request = Outgoing::new("GET", path, port, &Headers::new(), None);
     let mut client = super::support::client::Client::connect(port).await.unwrap();
-    let answer = super::setup::within_timeout(client.ask(&request)).await;
+    let answer = super::setup::within_timeout(client.fetch(&request)).await;
     assert_eq!(answer.status, Some(200), "{path} of {}", proxy.address);
     serde_json::from_slice(&answer.body).unwrap()
 }
@@ -242,9 +242,9 @@ async fn until_changed(binary: &Binary, to: u32) {
 
 /// Replaces a file as an editor does.
 fn replace(path: &Path, text: &str) {
-    let beside = path.with_extension("swp");
-    fs::write(&beside, text).unwrap();
-    fs::rename(&beside, path).unwrap();
+    let new_file = path.with_extension("swp");
+    fs::write(&new_file, text).unwrap();
+    fs::rename(&new_file, path).unwrap();
 }
 
 #[tokio::test]

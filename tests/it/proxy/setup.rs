@@ -181,9 +181,9 @@ impl TestProxy {
     }
 
     /// Sends a request on a connection of its own and returns the response.
-    pub(super) async fn ask(&self, request: &Outgoing) -> Answer {
+    pub(super) async fn fetch(&self, request: &Outgoing) -> Answer {
         let mut client = self.client().await;
-        within_timeout(client.ask(request)).await
+        within_timeout(client.fetch(request)).await
     }
 
     /// Sends a request on a connection of its own without waiting for the answer.
@@ -191,7 +191,7 @@ impl TestProxy {
         let address = self.address;
         PendingCall(tokio::spawn(async move {
             let mut client = Client::connect(address).await.unwrap();
-            client.ask(&request).await
+            client.fetch(&request).await
         }))
     }
 

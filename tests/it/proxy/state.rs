@@ -25,10 +25,10 @@ fn server_with_name(name: &'static str) -> impl Fn(&Request) -> Vec<u8> + Send +
     }
 }
 
-async fn ask(binary: &Binary, items: std::ops::Range<u64>) {
+async fn send_items(binary: &Binary, items: std::ops::Range<u64>) {
     for item in items {
         let mut client = within_timeout(Client::connect(binary.listen)).await.unwrap();
-        assert_eq!(within_timeout(client.ask(&binary.predict(item))).await.status, Some(200));
+        assert_eq!(within_timeout(client.fetch(&binary.predict(item))).await.status, Some(200));
     }
 }
 
@@ -45,7 +45,7 @@ async fn end(mut binary: Binary) {
 async fn run_and_drain(url: &str, state: &Path, calls: u64) {
     let binary = Binary::start(url, &spec(state), &[]).await;
     binary.log.until(|line| line["msg"] == "no learned values are saved").await;
-    ask(&binary, 0..calls).await;
+    send_items(&binary, 0..calls).await;
     assert_eq!(scheduler_state(&binary).await["cost_classes"].as_array().unwrap().len(), 1);
     end(binary).await;
 }
@@ -74,7 +74,7 @@ async fn learned_state_is_saved_on_drain_and_used_by_the_next_process() {
     assert!((1..=3).contains(&class["samples"].as_u64().unwrap()), "it has a low weight: {class}");
     assert!(class["points"][0]["us"].as_u64().unwrap() > 0);
     assert_eq!(class["path"], PREDICT, "its origin is known before the first call");
-    ask(&binary, 0..3).await;
+    send_items(&binary, 0..3).await;
     let after = scheduler_state(&binary).await;
     assert_eq!(after["cost_classes"].as_array().unwrap().len(), 1, "later calls are of the same class");
     assert!(after["cost_classes"][0]["samples"].as_u64() > class["samples"].as_u64());
@@ -89,22 +89,22 @@ async fn locked_state_dir_is_reported_and_unused() {
     let _auto = hand.into_auto_responder(server_with_name("one/1"));
     let first = Binary::start(&url, &spec(dir.path()), &[]).await;
     let second = Binary::start(&url, &spec(dir.path()), &[]).await;
-    let said =
+    let reports_other_process =
         |line: &Value| line["msg"].as_str().is_some_and(|text| text.starts_with("another process uses the state"));
-    let line = second.log.until(said).await;
+    let line = second.log.until(reports_other_process).await;
     let holder: u32 = fs::read_to_string(dir.path().join("lock")).unwrap().parse().unwrap();
     assert_eq!((&line["level"], &line["pid"]), (&json!("ERROR"), &json!(holder)));
     let third = Binary::start(&url, &spec(dir.path()), &[]).await;
-    third.log.until(said).await;
-    ask(&second, 0..3).await;
+    third.log.until(reports_other_process).await;
+    send_items(&second, 0..3).await;
     end(second).await;
     assert!(!dir.path().join("learned.json").exists(), "the second one kept nothing");
-    ask(&first, 0..3).await;
+    send_items(&first, 0..3).await;
     end(first).await;
     assert!(dir.path().join("learned.json").exists());
     // The process that held the lock has ended.
     fs::remove_file(dir.path().join("learned.json")).unwrap();
-    ask(&third, 0..3).await;
+    send_items(&third, 0..3).await;
     end(third).await;
     assert!(dir.path().join("learned.json").exists(), "the third one has it now");
     let last: u32 = fs::read_to_string(dir.path().join("lock")).unwrap().parse().unwrap();
@@ -130,13 +130,13 @@ async fn state_of_another_server_and_broken_state_are_ignored_with_a_reason() {
     for (upstream, content, reason) in cases {
         fs::write(&file, content).unwrap();
         let binary = Binary::start(upstream, &spec(dir.path()), &[]).await;
-        let says = |line: &Value| {
+        let reports_reason = |line: &Value| {
             line["msg"] == "the saved learned values are not used"
                 && line["reason"].as_str().is_some_and(|text| text.contains(reason))
         };
-        binary.log.until(says).await;
+        binary.log.until(reports_reason).await;
         assert_eq!(scheduler_state(&binary).await["cost_classes"], json!([]));
-        ask(&binary, 0..1).await;
+        send_items(&binary, 0..1).await;
     }
 }
 
@@ -151,7 +151,7 @@ async fn learned_state_is_discarded_at_the_first_answer_of_another_server_versio
     sender.send("one/2").unwrap();
     let binary = Binary::start(&url, &spec(dir.path()), &[]).await;
     binary.log.until(|line| line["msg"] == "starting with the saved learned values").await;
-    ask(&binary, 0..1).await;
+    send_items(&binary, 0..1).await;
     let line = binary.log.until(|line| line["before"] == "one/1").await;
     assert_eq!(line["now"], "one/2");
     within_timeout(async { while scheduler_state(&binary).await["cost_classes"] != json!([]) {} }).await;
@@ -174,10 +174,10 @@ async fn learned_state_is_discarded_once_another_revision_of_the_model_is_publis
     let embed = async |binary: &Binary| {
         let mut client = within_timeout(Client::connect(binary.listen)).await.unwrap();
         let call = binary.post("/embed", r#"{"inputs": "x"}"#);
-        assert_eq!(within_timeout(client.ask(&call)).await.status, Some(200));
+        assert_eq!(within_timeout(client.fetch(&call)).await.status, Some(200));
     };
     let first = Binary::start(&url, &spec(dir.path()), &[]).await;
-    ask(&first, 0..6).await;
+    send_items(&first, 0..6).await;
     // The limits are looked up beside the calls.
     let limit = r#"groupage_limit{limit="batch_items_max",source="published"} 32"#;
     let is_known = async || {
@@ -188,8 +188,8 @@ async fn learned_state_is_discarded_once_another_revision_of_the_model_is_publis
     end(first).await;
     let file: Value = serde_json::from_slice(&fs::read(dir.path().join("learned.json")).unwrap()).unwrap();
     assert_eq!((&file["server"], &file["model"]), (&json!("one/1"), &json!("bge a1")));
-    for (said, forgotten) in [("a1", false), ("b2", true)] {
-        sender.send(said).unwrap();
+    for (revision, forgotten) in [("a1", false), ("b2", true)] {
+        sender.send(revision).unwrap();
         let binary = Binary::start(&url, &spec(dir.path()), &[]).await;
         binary.log.until(|line| line["msg"] == "starting with the saved learned values").await;
         embed(&binary).await;

@@ -8,7 +8,7 @@
 //! `GROUPAGE_STREAM_LEDGER_CALLS` sets the number of calls: 1 000 by default, 10 000 in CI and in
 //! `just ledger`.
 
-mod draw;
+mod seeded_faults;
 mod ledger;
 mod server;
 
@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use self::draw::{Fault, LONG_BUFFER_BYTES, chunks_of, is_long, mix, piece, response_seed};
 use self::ledger::StreamLedger;
+use self::seeded_faults::{Fault, LONG_BUFFER_BYTES, chunks_of, is_long, mix, piece, response_seed};
 use super::setup::{TestProxy, within_timeout};
 use super::support::client::{Answer, Client};
 use super::support::wire::{End, RawConnection};

@@ -136,7 +136,7 @@ async fn a_refused_protocol_switch_is_answered_and_the_connection_stays_usable()
     let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
     for request in [proxy.request("GET", "/ws", &upgrade, None), proxy.request("GET", "/x", &[], None)] {
         let serve = async { server.next_request().await.answer(400, "{}").await };
-        let (answer, ()) = within_timeout(async { tokio::join!(client.ask(&request), serve) }).await;
+        let (answer, ()) = within_timeout(async { tokio::join!(client.fetch(&request), serve) }).await;
         assert_answer(&answer, 400, "{}");
     }
 }
@@ -201,7 +201,7 @@ async fn read_large_body(from: &mut (impl AsyncRead + Unpin), seen: &AtomicU64) 
 /// Returns the number of bytes that the proxy buffers, according to its statistics.
 async fn buffered_bytes(proxy: &TestProxy) -> u64 {
     let mut client = Client::connect(proxy.running.admin.local.unwrap()).await.unwrap();
-    let answer = client.ask(&proxy.request("GET", "/api/stats", &[("host", "localhost")], None)).await;
+    let answer = client.fetch(&proxy.request("GET", "/api/stats", &[("host", "localhost")], None)).await;
     let stats: Value = serde_json::from_slice(&answer.body).unwrap();
     stats["buffered_bytes"].as_u64().unwrap()
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 use http::Request;
 use serde_json::{Value, json};
 
-use super::h2::{Body, full};
+use super::http2_endpoints::{Body, full};
 use super::setup::{PREDICT, TestProxy, instances, merge_json, within_timeout};
 use super::support::client::Outgoing;
 use super::tunnel::{CertAuthority, CertKeyPair, TlsTunnelEnd};

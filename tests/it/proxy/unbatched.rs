@@ -18,12 +18,13 @@ async fn a_lone_call_on_an_idle_server_waits_for_nothing() {
     let (proxy, hand) = start_with_scripted_server(adaptive_spec(&json!({"limits": {"queueDelayMax": "1m"}}))).await;
     let direct = hand.address;
     let _auto = hand.into_auto_responder(super::scripted_server::echo);
-    let (mut through, mut beside) = (proxy.client().await, within_timeout(Client::connect(direct)).await.unwrap());
+    let (mut through, mut direct_client) =
+        (proxy.client().await, within_timeout(Client::connect(direct)).await.unwrap());
     let request = proxy.predict(1);
     let (mut proxied, mut alone) = (Vec::new(), Vec::new());
     for _ in 0..100 {
-        for (client, times) in [(&mut through, &mut proxied), (&mut beside, &mut alone)] {
-            let answer = within_timeout(client.ask(&request)).await;
+        for (client, times) in [(&mut through, &mut proxied), (&mut direct_client, &mut alone)] {
+            let answer = within_timeout(client.fetch(&request)).await;
             assert_answer(&answer, 200, &predictions(&[1]));
             times.push(answer.done.unwrap().duration_since(answer.sent.unwrap()));
         }
@@ -51,7 +52,7 @@ async fn an_idle_server_receives_a_call_with_its_complete_head_and_body() {
 }
 
 #[tokio::test]
-async fn a_call_that_goes_alone_keeps_every_byte_and_its_trailers() {
+async fn an_unbatched_call_keeps_every_byte_and_its_trailers() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let mut client = proxy.client().await;
     let body = "\t{ \"instances\" : [ 1.10, -0, 1E5 ] , \"x\":\"\\ud800\"}\n";

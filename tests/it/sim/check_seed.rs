@@ -16,9 +16,9 @@ pub(crate) struct SimulationRun {
 
 /// Runs the simulation of a seed once.
 pub(crate) fn simulate(seed: u64) -> SimulationRun {
-    let mut world = Simulation::new(seed);
-    let end = catch_panic(|| world.run());
-    SimulationRun { trace: world.trace, tally: world.model.tally, end }
+    let mut simulation = Simulation::new(seed);
+    let end = catch_panic(|| simulation.run());
+    SimulationRun { trace: simulation.trace, tally: simulation.model.tally, end }
 }
 
 /// Runs a seed twice and replays it: the invariants hold, and the run depends on nothing but the
@@ -39,6 +39,6 @@ pub(crate) fn check_seed(seed: u64) -> Result<SimulationRun, String> {
     });
     match held {
         Ok(()) => Ok(run),
-        Err(Violation { promise, how }) => Err(format!("seed {seed}: invariant {promise:?} broken: {how}")),
+        Err(Violation { invariant, how }) => Err(format!("seed {seed}: invariant {invariant:?} broken: {how}")),
     }
 }

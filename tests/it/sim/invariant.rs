@@ -8,7 +8,7 @@ use groupage::batching::{CallId, InvariantId};
 /// A violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Violation {
-    pub(crate) promise: InvariantId,
+    pub(crate) invariant: InvariantId,
     pub(crate) how: String,
 }
 
@@ -16,8 +16,8 @@ pub(crate) struct Violation {
 pub(crate) type CheckResult = Result<(), Violation>;
 
 /// Checks an invariant; `how` describes the violation.
-pub(crate) fn ensure_invariant(promise: InvariantId, held: bool, how: impl FnOnce() -> String) -> CheckResult {
-    if held { Ok(()) } else { Err(Violation { promise, how: how() }) }
+pub(crate) fn ensure_invariant(invariant: InvariantId, held: bool, how: impl FnOnce() -> String) -> CheckResult {
+    if held { Ok(()) } else { Err(Violation { invariant, how: how() }) }
 }
 
 /// Runs a simulation and turns a panic of the core into a violated invariant, so that the record of
@@ -29,7 +29,7 @@ pub(crate) fn catch_panic(run: impl FnOnce() -> CheckResult) -> CheckResult {
             .cloned()
             .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
             .unwrap_or_default();
-        Err(Violation { promise: InvariantId::Ends, how: format!("panicked: {how}") })
+        Err(Violation { invariant: InvariantId::Ends, how: format!("panicked: {how}") })
     })
 }
 

@@ -242,7 +242,7 @@ impl Model {
         })?;
         let at = self.queue.iter().position(|waiting| waiting.call.id == id);
         at.map(|at| self.queue.remove(at)).ok_or_else(|| Violation {
-            promise: InvariantId::LeavesOnce,
+            invariant: InvariantId::LeavesOnce,
             how: format!("call {} is {fate} and was not queued", id.0),
         })
     }
@@ -509,7 +509,7 @@ impl Model {
             });
         let Some((queue, due)) = first else {
             return Err(Violation {
-                promise: InvariantId::HoldsOut,
+                invariant: InvariantId::HoldsOut,
                 how: format!("batch {id} is dispatched while every key queue is held"),
             });
         };

@@ -1,4 +1,4 @@
-//! Figures of the language of comments, type names and documents.
+//! Figures of the language of comments, names and documents.
 //!
 //! Limits lie at or a little above the worst of linkerd2-proxy, quinn-proto, tower, axum, ripgrep,
 //! rustls and pingora, measured by the same expressions. They catch a habit, not a word: one `who`
@@ -8,38 +8,40 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use regex::Regex;
 
+use super::lex::TokenKind;
 use super::{files, read, sources};
 
 /// An expression and the lines per 1000 that may match it.
-struct Habit {
+struct WordRule {
     name: &'static str,
     expression: &'static str,
     per_thousand: usize,
 }
 
-const PERSONS: Habit = Habit {
+const PERSONS: WordRule = WordRule {
     name: "persons",
     expression: r"\b(who|whom|whose|whoever|nobody|somebody|everybody|anybody)\b",
     per_thousand: 4,
 };
-const SPEECH: Habit = Habit { name: "speech", expression: r"\b(told|tells?|says|said|asked|asks)\b", per_thousand: 5 };
-/// Habits of comments.
-const COMMENTS: [Habit; 8] = [
+const SPEECH: WordRule =
+    WordRule { name: "speech", expression: r"\b(told|tells?|says|said|asked|asks)\b", per_thousand: 5 };
+/// Rules for comments.
+const COMMENTS: [WordRule; 8] = [
     PERSONS,
     SPEECH,
-    Habit {
+    WordRule {
         name: "noun clauses as openings",
         expression: r"^\s*//[/!] (What|Who|Whom|Whether|How|When|Where|Why|Which|By how|Of) ",
         per_thousand: 25,
     },
-    Habit { name: "stands", expression: r"\bst(ands|ood)\b|\bstand([^-\w]|$)", per_thousand: 1 },
-    Habit { name: "he", expression: r"\b(he|him|his)\b", per_thousand: 1 },
-    Habit { name: "so many", expression: r"\bso (many|long|much|large|far)\b", per_thousand: 4 },
-    Habit { name: "archaic words", expression: r"\b[Ww]hither|\bhither|\btill\b|\bshall\b", per_thousand: 1 },
-    Habit { name: "more than 100 columns", expression: r"^.{101}", per_thousand: 25 },
+    WordRule { name: "stands", expression: r"\bst(ands|ood)\b|\bstand([^-\w]|$)", per_thousand: 1 },
+    WordRule { name: "he", expression: r"\b(he|him|his)\b", per_thousand: 1 },
+    WordRule { name: "so many", expression: r"\bso (many|long|much|large|far)\b", per_thousand: 4 },
+    WordRule { name: "archaic words", expression: r"\b[Ww]hither|\bhither|\btill\b|\bshall\b", per_thousand: 1 },
+    WordRule { name: "more than 100 columns", expression: r"^.{101}", per_thousand: 25 },
 ];
-/// Habits of documents. Reference pages quote words more often than code does.
-const DOCUMENTS: [Habit; 2] = [Habit { per_thousand: 12, ..PERSONS }, Habit { per_thousand: 12, ..SPEECH }];
+/// Rules for documents. Reference pages quote words more often than code does.
+const DOCUMENTS: [WordRule; 2] = [WordRule { per_thousand: 12, ..PERSONS }, WordRule { per_thousand: 12, ..SPEECH }];
 /// A section, rule or decision of a document that is not in the tree.
 const CITATION: &str = r"§\s?\d|\bR\d{1,2}\b|\b[GFBT]\d{2,3}\b|\.md §";
 /// Number formats and GPUs that look like one.
@@ -54,6 +56,9 @@ const REPEATED_MAX: usize = 12;
 const REPEATED_FILES: usize = 4;
 /// Maximum number of characters of a cell in a Markdown table.
 const CELL_MAX: usize = 300;
+/// Words that occur in no identifier: software does not speak, and a value is named by its content.
+const IDENTIFIER_WORDS: [&str; 11] =
+    ["said", "says", "told", "tells", "tell", "asks", "asked", "heard", "came", "stands", "goes"];
 /// Folders of code that tests or measures the product.
 const TEST_FOLDERS: [&str; 4] = ["tests", "benches", "e2e", "fuzz"];
 
@@ -69,19 +74,19 @@ fn compiled(expression: &str) -> Regex {
     Regex::new(expression).expect("the expression is a constant")
 }
 
-/// Fails if more lines match a habit than its limit allows, and lists them.
-fn assert_rare(lines: &[(String, String)], habits: &[Habit]) {
-    for habit in habits {
-        let expression = compiled(habit.expression);
+/// Fails if more lines match a rule than its limit allows, and lists them.
+fn assert_rare(lines: &[(String, String)], rules: &[WordRule]) {
+    for rule in rules {
+        let expression = compiled(rule.expression);
         let found: Vec<&(String, String)> = lines.iter().filter(|(_, line)| expression.is_match(line)).collect();
         let listed: Vec<String> = found.iter().map(|(place, line)| format!("{place}: {}", line.trim())).collect();
         assert!(
-            found.len() * 1000 <= habit.per_thousand * lines.len(),
+            found.len() * 1000 <= rule.per_thousand * lines.len(),
             "{}: {} of {} lines, at most {} in 1000\n{}",
-            habit.name,
+            rule.name,
             found.len(),
             lines.len(),
-            habit.per_thousand,
+            rule.per_thousand,
             listed.join("\n"),
         );
     }
@@ -155,6 +160,25 @@ fn type_names_have_two_words_and_one_meaning() {
         let repeated: Vec<_> = names.iter().filter(|(_, files)| files.len() >= REPEATED_FILES).collect();
         assert!(repeated.len() <= REPEATED_MAX, "{repeated:#?}");
     }
+}
+
+/// Returns `true` if one of the words of an identifier in snake case is discouraged. Constants are
+/// in upper case.
+fn has_discouraged_word(identifier: &str) -> bool {
+    identifier.split('_').any(|part| IDENTIFIER_WORDS.iter().any(|word| part.eq_ignore_ascii_case(word)))
+}
+
+#[test]
+fn identifiers_are_named_by_content_and_not_after_speech() {
+    assert!(["said", "SAID_MAX", "a_call_that_goes_alone"].into_iter().all(has_discouraged_word));
+    assert!(!["mask", "became", "cargo_target", "understands"].into_iter().any(has_discouraged_word));
+    let mut found = Vec::new();
+    for source in ["src"].into_iter().chain(TEST_FOLDERS).flat_map(sources) {
+        let words = source.tokens().into_iter().filter(|token| token.kind == TokenKind::Word);
+        let discouraged = words.filter(|token| has_discouraged_word(token.text));
+        found.extend(discouraged.map(|token| format!("{}:{}: {}", source.path, token.line, token.text)));
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 #[test]

@@ -197,7 +197,7 @@ fn every_licence_in_the_build_is_one_that_we_accept() {
 }
 
 #[test]
-fn every_dependency_comes_from_crates_io_with_a_checksum() {
+fn every_dependency_is_from_crates_io_with_a_checksum() {
     for package in lock().iter().filter(|package| !package.name.starts_with("groupage")) {
         let source = package.source.as_deref();
         assert_eq!(source, Some("registry+https://github.com/rust-lang/crates.io-index"), "{}", package.name);

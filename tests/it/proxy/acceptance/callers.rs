@@ -21,14 +21,14 @@ async fn different_shapes_are_not_merged_and_a_later_call_of_equal_shape_joins()
     let callers = proxy.queue(requests).await;
     turn.echo().await;
     assert_answer(&first.answer().await, 200, &predictions(&[0]));
-    let mut came = Vec::new();
+    let mut batches = Vec::new();
     for _ in 0..2 {
         let turn = hand.next_request().await;
-        came.push(turn.instances());
+        batches.push(turn.instances());
         turn.echo().await;
     }
-    came.sort();
-    assert_eq!(came, [vec![1, 3], vec![2]]);
+    batches.sort();
+    assert_eq!(batches, [vec![1, 3], vec![2]]);
     for (item, caller) in (1..).zip(callers) {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
@@ -45,14 +45,14 @@ async fn with_no_delay_allowed_nothing_is_held_and_calls_waiting_for_the_slot_sh
         let callers = proxy.queue([proxy.predict(1), proxy.predict(2)]).await;
         turn.echo().await;
         first.answer().await;
-        let mut came = Vec::new();
-        while came.len() < 2 {
+        let mut items = Vec::new();
+        while items.len() < 2 {
             let turn = hand.next_request().await;
             shared += usize::from(turn.instances().len() == 2);
-            came.extend(turn.instances());
+            items.extend(turn.instances());
             turn.echo().await;
         }
-        assert_eq!(came, [1, 2]);
+        assert_eq!(items, [1, 2]);
         for (item, caller) in (1..).zip(callers) {
             assert_answer(&caller.answer().await, 200, &predictions(&[item]));
         }

@@ -3,7 +3,7 @@
 use http::Request;
 use serde_json::json;
 
-use super::super::h2::{Body, H2Client, full};
+use super::super::http2_endpoints::{Body, H2Client, full};
 use super::super::scripted_server::echo;
 use super::super::scripted_setup::start_with_scripted_server;
 use super::super::setup::{
@@ -32,11 +32,11 @@ async fn a_stuck_server_with_2000_callers_causes_1500_quick_refusals_and_recover
     for _ in 0..2000 / STREAMS {
         clients.push(H2Client::connect(proxy.address).await);
     }
-    let waiting: Vec<_> = (0..500).map(|item| client_of(&clients, item).ask(post(&proxy, item))).collect();
+    let waiting: Vec<_> = (0..500).map(|item| client_of(&clients, item).fetch(post(&proxy, item))).collect();
     proxy.wait_queued(500).await;
     let held = proxy.running.metrics.render();
     let held = gauge(&held, "groupage_buffered_bytes");
-    let refused: Vec<_> = (500..2000).map(|item| client_of(&clients, item).ask(post(&proxy, item))).collect();
+    let refused: Vec<_> = (500..2000).map(|item| client_of(&clients, item).fetch(post(&proxy, item))).collect();
     for refused in refused {
         let (head, _) = within_timeout(refused).await.unwrap();
         assert_eq!(head.status, 503);
@@ -58,7 +58,7 @@ async fn a_stuck_server_with_2000_callers_causes_1500_quick_refusals_and_recover
         assert_eq!((head.status.as_u16(), whole.body.as_ref()), (200, predictions(&[item]).as_bytes()));
     }
     proxy.wait_idle().await;
-    assert_answer(&proxy.ask(&proxy.predict(7)).await, 200, &predictions(&[7]));
+    assert_answer(&proxy.fetch(&proxy.predict(7)).await, 200, &predictions(&[7]));
 }
 
 fn client_of(clients: &[H2Client], item: u64) -> &H2Client {
@@ -83,7 +83,7 @@ async fn a_flood_of_commands_on_a_full_queue_ends_nothing() {
             let mut client = within_timeout(Client::connect(admin)).await.unwrap();
             let own = vec![("host".to_owned(), admin.to_string().into_bytes())];
             let request = Outgoing::new("GET", path, admin, &own, None);
-            assert_eq!(within_timeout(client.ask(&request)).await.status, Some(200));
+            assert_eq!(within_timeout(client.fetch(&request)).await.status, Some(200));
         }
     });
     for round in 0..40 {
@@ -106,5 +106,5 @@ async fn a_flood_of_commands_on_a_full_queue_ends_nothing() {
         assert_eq!(caller.answer().await.status, Some(200));
     }
     proxy.wait_idle().await;
-    assert_answer(&proxy.ask(&proxy.predict(7)).await, 200, &predictions(&[7]));
+    assert_answer(&proxy.fetch(&proxy.predict(7)).await, 200, &predictions(&[7]));
 }

@@ -49,7 +49,7 @@ async fn a_burst_of_deadlines_that_are_too_short_leaves_the_normal_calls_alone()
     let (proxy, server) = start_with_stand_in(config, &json!({})).await;
     // The proxy learns the cost of a call.
     for item in 0..4 {
-        assert_eq!(proxy.ask(&proxy.predict(item)).await.status, Some(200));
+        assert_eq!(proxy.fetch(&proxy.predict(item)).await.status, Some(200));
     }
     let hasty: Vec<_> = (0..200).map(|item| proxy.call(call_with_deadline(&proxy, 15, item))).collect();
     let normal: Vec<_> = (0..50).map(|item| proxy.call(proxy.predict(item))).collect();
@@ -92,7 +92,7 @@ async fn a_deadline_before_the_end_of_a_wait_sends_the_call_early() {
         "scheduling": {"preset": "throughput"}, "slo": {"latencyP99": "40s"}, "limits": {"queueDelayMax": "1m", "slotsMax": 1},
     });
     let (proxy, server) = start_with_stand_in(ServerConfig::default(), &adaptive_spec(&spec)).await;
-    let answer = proxy.ask(&call_with_deadline(&proxy, 500, 1)).await;
+    let answer = proxy.fetch(&call_with_deadline(&proxy, 500, 1)).await;
     assert_eq!((answer.status, server.stats().items), (Some(200), 1), "of 40 s a wait may take 16");
     assert!(answer.done.unwrap().duration_since(answer.sent.unwrap()) < HANG / 4);
 }

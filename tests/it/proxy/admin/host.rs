@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde_json::json;
 
 use super::super::scripted_setup::start_with_scripted_server;
-use super::{ask, ports, until_ready};
+use super::{fetch, ports, until_ready};
 
 #[tokio::test]
 async fn metrics_on_loopback_need_a_loopback_host_and_probes_take_any() {
@@ -14,7 +14,7 @@ async fn metrics_on_loopback_need_a_loopback_host_and_probes_take_any() {
     until_ready(metrics, 200).await;
     let status = async |port: SocketAddr, path: &str, hosts: &[&str]| {
         let own: Vec<(&str, &str)> = hosts.iter().map(|host| ("host", *host)).collect();
-        ask(port, "GET", path, &own, None).await.status
+        fetch(port, "GET", path, &own, None).await.status
     };
     for host in ["localhost", "LOCALHOST:1", "127.0.0.1:9190", "127.8.8.8", "[::1]:9190"] {
         assert_eq!(status(metrics, "/metrics", &[host]).await, Some(200), "{host}");

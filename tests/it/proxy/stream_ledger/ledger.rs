@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
-use super::draw::{Fault, is_long};
+use super::seeded_faults::{Fault, is_long};
 
 /// Counts of what happened.
 #[derive(Debug, Default)]

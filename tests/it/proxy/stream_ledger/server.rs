@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::super::scripted_server::reply;
 use super::super::support::upstream::{Request, chunk, read_request};
 use super::super::support::wire::RawConnection;
-use super::draw::{Fault, chunks_of, is_long, mix, piece, response_seed};
 use super::ledger::StreamLedger;
+use super::seeded_faults::{Fault, chunks_of, is_long, mix, piece, response_seed};
 
 /// Maximum size of a write, and size of a response from which writes are larger.
 const WRITE_MAX: u64 = 700;

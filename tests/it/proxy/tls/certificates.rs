@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::super::binary::Binary;
-use super::super::h2::H2Client;
+use super::super::http2_endpoints::H2Client;
 use super::super::scripted_server::ScriptedServer;
 use super::super::setup::{TestProxy, assert_failure, merge_json, policy_text, predictions, within_timeout};
 use super::super::support::client::Client;
@@ -40,7 +40,7 @@ async fn certificates_that_change_are_shown_to_the_next_client_and_no_call_is_lo
     let proxy = TestProxy::start_in_front_of(&hand.url(), json!({"proxy": {"tls": tls}}));
     let before = TlsTunnelEnd::start_client_end(proxy.address, "localhost", old.client(BOTH, None)).await;
     let h2 = H2Client::connect(before.address).await;
-    let waits = h2.ask(h2_predict(1));
+    let waits = h2.fetch(h2_predict(1));
     let turn = hand.next_request().await;
     let (applied, refused) = (
         r#"groupage_tls_reloads_total{side="callers",result="applied"}"#,
@@ -55,7 +55,7 @@ async fn certificates_that_change_are_shown_to_the_next_client_and_no_call_is_lo
     let mut after = TlsTunnelEnd::start_client_end(proxy.address, "localhost", new.client(BOTH, None)).await;
     let next = H2Client::connect(after.address).await;
     for (client, item) in [(&h2, 2), (&next, 3)] {
-        let pending = client.ask(h2_predict(item));
+        let pending = client.fetch(h2_predict(item));
         hand.next_request().await.echo().await;
         assert_eq!(within_timeout(pending).await.unwrap().1.body, predictions(&[item]));
     }
@@ -75,7 +75,7 @@ async fn certificates_that_change_are_shown_to_the_next_client_and_no_call_is_lo
         let mut still = TlsTunnelEnd::start_client_end(proxy.address, "localhost", new.client(BOTH, None)).await;
         let client = H2Client::connect(still.address).await;
         assert!(still.next_handshake().await.is_ok(), "{version}");
-        let pending = client.ask(h2_predict(4));
+        let pending = client.fetch(h2_predict(4));
         hand.next_request().await.echo().await;
         assert_eq!(within_timeout(pending).await.unwrap().0.status, 200);
     }
@@ -129,7 +129,7 @@ async fn a_wrong_upstream_certificate_is_logged_with_its_cause_and_sighup_reload
     let binary = Binary::start(&server.url(), &spec, &["--log-access", "100%"]).await;
     let tunnel = TlsTunnelEnd::start_client_end(binary.listen, "localhost", behind.authority.client(HTTP1, None)).await;
     let mut client = within_timeout(Client::connect(tunnel.address)).await.unwrap();
-    let answer = within_timeout(client.ask(&binary.predict(1))).await;
+    let answer = within_timeout(client.fetch(&binary.predict(1))).await;
     assert_failure(&answer, 502, "GRP3307", "upstream_tls");
     let line = binary.access.until(|line| line["status"] == 502).await;
     assert_eq!(line["reason"], "upstream_tls");
@@ -142,7 +142,7 @@ async fn a_wrong_upstream_certificate_is_logged_with_its_cause_and_sighup_reload
     binary.signal(Signal::HUP);
     let line = binary.log.until(|line| line["msg"] == "certificates refused; the previous ones stay in use").await;
     assert!(line["error"].as_str().unwrap().contains("proxy.tls.keyFile"), "{line}");
-    let answer = within_timeout(client.ask(&binary.predict(1))).await;
+    let answer = within_timeout(client.fetch(&binary.predict(1))).await;
     assert_failure(&answer, 502, "GRP3307", "upstream_tls");
 }
 

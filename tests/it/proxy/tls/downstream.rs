@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::super::h2::H2Client;
+use super::super::http2_endpoints::H2Client;
 use super::super::scripted_server::ScriptedServer;
 use super::super::setup::{TestProxy, assert_answer, count, merge_json, predictions, within_timeout};
 use super::super::tunnel::{CertAuthority, TlsTunnelEnd};
@@ -30,7 +30,7 @@ async fn calls_through_tls_share_a_batch_across_http_versions_and_get_their_own_
     for item in [1, 2] {
         callers.extend(proxy.queue([predict(&proxy, item)]).await);
         let before = count(&proxy.stats().items_accepted);
-        pending.push(h2.ask(h2_predict(10 + item)));
+        pending.push(h2.fetch(h2_predict(10 + item)));
         proxy.wait_until(|stats| count(&stats.items_accepted) > before).await;
     }
     assert_eq!(two.next_handshake().await.unwrap().as_deref(), Some("h2"), "the better one of both");
@@ -100,7 +100,7 @@ async fn callers_with_other_certificates_share_no_batch_and_without_one_there_is
     for (number, stranger) in strangers.into_iter().enumerate() {
         let tunnel = TlsTunnelEnd::start_client_end(port, "localhost", stranger).await;
         proxy.address = tunnel.address;
-        assert_eq!(proxy.ask(&predict(&proxy, 9)).await.status, None);
+        assert_eq!(proxy.fetch(&predict(&proxy, 9)).await.status, None);
         let refused = r#"groupage_tls_handshakes_failed_total{reason="client_certificate"}"#;
         until_metric(&proxy, refused, 1 + number as u64).await;
     }
@@ -109,7 +109,7 @@ async fn callers_with_other_certificates_share_no_batch_and_without_one_there_is
     folder.file("callers.crt", &authority.pem);
     until_metric(&proxy, r#"groupage_tls_reloads_total{side="callers",result="applied"}"#, 1).await;
     proxy.address = ann.address;
-    assert_eq!(proxy.ask(&predict(&proxy, 9)).await.status, None);
+    assert_eq!(proxy.fetch(&predict(&proxy, 9)).await.status, None);
     until_metric(&proxy, r#"groupage_tls_handshakes_failed_total{reason="client_certificate"}"#, 3).await;
 }
 
@@ -119,7 +119,7 @@ async fn plaintext_client_gets_400_or_goaway() {
     let folder = CertFolder::with(&local_certificate(&authority));
     let hand = ScriptedServer::start().await;
     let proxy = TestProxy::start_in_front_of(&hand.url(), folder.spec_with_certificate(&json!({})));
-    let answer = proxy.ask(&predict(&proxy, 1)).await;
+    let answer = proxy.fetch(&predict(&proxy, 1)).await;
     assert_answer(&answer, 400, "this port requires TLS: use https://\n");
     let mut stream = TcpStream::connect(proxy.address).await.unwrap();
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
@@ -203,20 +203,20 @@ async fn a_captured_port_relays_tls_unless_it_has_certificates_of_its_own() {
     let tunnel = TlsTunnelEnd::start_client_end(arrive_binary, "localhost", authority.client(HTTP1, None)).await;
     let mut stream = TcpStream::connect(tunnel.address).await.unwrap();
     stream.write_all(b"\0\x01binary").await.unwrap();
-    let mut came = [0; 8];
+    let mut received = [0; 8];
     let mut accepted = loop {
         let (mut accepted, _) = within_timeout(app.accept()).await.unwrap();
         // The probe of the application sends nothing.
-        if within_timeout(accepted.read_exact(&mut came)).await.is_ok() {
+        if within_timeout(accepted.read_exact(&mut received)).await.is_ok() {
             break accepted;
         }
     };
-    assert_eq!(&came, b"\0\x01binary");
+    assert_eq!(&received, b"\0\x01binary");
     accepted.write_all(b"answer").await.unwrap();
-    let mut came = [0; 6];
-    within_timeout(stream.read_exact(&mut came)).await.unwrap();
-    assert_eq!(&came, b"answer");
+    let mut received = [0; 6];
+    within_timeout(stream.read_exact(&mut received)).await.unwrap();
+    assert_eq!(&received, b"answer");
     assert_eq!(binary.metric(r#"groupage_connections_relayed_total{reason="not_http"}"#), 1);
     proxy.address = arrive;
-    assert_answer(&proxy.ask(&predict(&proxy, 1)).await, 400, "this port requires TLS: use https://\n");
+    assert_answer(&proxy.fetch(&predict(&proxy, 1)).await, 400, "this port requires TLS: use https://\n");
 }

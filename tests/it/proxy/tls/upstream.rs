@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::super::h2::{H2Client, H2ScriptedServer, empty};
+use super::super::http2_endpoints::{H2Client, H2ScriptedServer, empty};
 use super::super::scripted_server::ScriptedServer;
 use super::super::setup::{assert_answer, assert_failure, predictions, within_timeout};
 use super::super::support::wire::Framing;
@@ -69,13 +69,13 @@ async fn a_switch_of_protocols_and_the_end_of_either_side_go_through_tls_on_both
     let mut wire = turn.into_wire();
     for word in ["ping", "\0\r\nGET / HTTP/1.1\r\n\r\n"] {
         client.write_all(word.as_bytes()).await.unwrap();
-        let mut came = Vec::new();
-        within_timeout(wire.body(Framing::Length(word.len() as u64), &mut came)).await.unwrap();
-        assert_eq!(came, word.as_bytes());
+        let mut received = Vec::new();
+        within_timeout(wire.body(Framing::Length(word.len() as u64), &mut received)).await.unwrap();
+        assert_eq!(received, word.as_bytes());
         within_timeout(wire.write(b"pong")).await.unwrap();
-        let mut came = [0; 4];
-        within_timeout(client.read_exact(&mut came)).await.unwrap();
-        assert_eq!(&came, b"pong");
+        let mut received = [0; 4];
+        within_timeout(client.read_exact(&mut received)).await.unwrap();
+        assert_eq!(&received, b"pong");
     }
     client.shutdown().await.unwrap();
     within_timeout(wire.body(Framing::UntilClose, &mut Vec::new())).await.unwrap();
@@ -134,7 +134,7 @@ async fn the_server_selects_the_http_version_inside_tls() {
             // the call is forwarded.
             server.set_config(local_certificate(&behind.authority).server(HTTP1, None));
             let client = H2Client::connect(proxy.address).await;
-            let pending = client.ask(Request::get("http://model.example/elsewhere").body(empty()).unwrap());
+            let pending = client.fetch(Request::get("http://model.example/elsewhere").body(empty()).unwrap());
             let turn = hand.turn().await;
             assert_eq!(turn.head.version, Version::HTTP_11);
             turn.ok("{}");
@@ -152,10 +152,10 @@ async fn a_server_with_another_name_or_authority_gets_no_call_and_the_caller_a_5
     let server = behind.server(hand.address, BOTH, None).await;
     for keys in [json!({"serverName": "model.example"}), json!({"caFile": other})] {
         let proxy = behind.proxy(&server, &json!({"proxy": {"upstreamTls": keys}}));
-        assert_failure(&proxy.ask(&proxy.predict(1)).await, 502, "GRP3307", "upstream_tls");
-        assert_failure(&proxy.ask(&proxy.post("/elsewhere", &[], "{}")).await, 502, "GRP3307", "upstream_tls");
+        assert_failure(&proxy.fetch(&proxy.predict(1)).await, 502, "GRP3307", "upstream_tls");
+        assert_failure(&proxy.fetch(&proxy.post("/elsewhere", &[], "{}")).await, 502, "GRP3307", "upstream_tls");
         let h2 = H2Client::connect(proxy.address).await;
-        let (head, _) = within_timeout(h2.ask(h2_predict(1))).await.unwrap();
+        let (head, _) = within_timeout(h2.fetch(h2_predict(1))).await.unwrap();
         assert_eq!((head.status.as_u16(), head.headers["x-groupage-error"].to_str().unwrap()), (502, "GRP3307"));
     }
     assert_eq!(hand.pending_requests(), 0);
@@ -175,21 +175,21 @@ async fn an_upstream_that_wants_a_certificate_gets_ours_and_files_that_change_ar
     let server = behind.server(hand.address, BOTH, Some(&callers)).await;
     for http2 in ["Never", "Always"] {
         let without = behind.proxy(&server, &json!({"proxy": {"connection": {"http2": http2}}}));
-        assert_failure(&without.ask(&without.predict(1)).await, 502, "GRP3307", "upstream_tls");
+        assert_failure(&without.fetch(&without.predict(1)).await, 502, "GRP3307", "upstream_tls");
     }
     // The proxy has a certificate, at first of another authority.
     let own = tempfile::tempdir().unwrap();
     let (cert, key) = CertAuthority::new("other").sign(&["groupage"]).write(own.path());
     let proxy = behind.proxy(&server, &json!({"proxy": {"upstreamTls": {"certFile": cert, "keyFile": key}}}));
-    assert_failure(&proxy.ask(&proxy.predict(1)).await, 502, "GRP3307", "upstream_tls");
+    assert_failure(&proxy.fetch(&proxy.predict(1)).await, 502, "GRP3307", "upstream_tls");
     let applied = r#"groupage_tls_reloads_total{side="upstream",result="applied"}"#;
     let right = callers.sign(&["groupage"]);
     // Both files are replaced completely, one after the other, as tools do it. In between they do
     // not match.
     for (path, text) in [(&cert, &right.cert), (&key, &right.key)] {
-        let beside = own.path().join("new");
-        fs::write(&beside, text).unwrap();
-        fs::rename(&beside, path).unwrap();
+        let new_file = own.path().join("new");
+        fs::write(&new_file, text).unwrap();
+        fs::rename(&new_file, path).unwrap();
     }
     until_metric(&proxy, applied, 1).await;
     let pending = proxy.call(proxy.predict(1));

@@ -10,27 +10,27 @@ use super::process::{children, fresh};
 
 /// Number of attempts to connect to a proxy, which does not report when it listens, and the pause
 /// between them: four seconds in total.
-const LOOKS: u32 = 200;
-const LOOK_PAUSE: Duration = Duration::from_millis(20);
+const CONNECT_ATTEMPTS: u32 = 200;
+const CONNECT_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A program that forwards every call, with its Debian package.
 #[derive(Clone, Copy)]
-pub(crate) enum RivalProgram {
+pub(crate) enum ReferenceProgram {
     Nginx,
     HaProxy,
 }
 
 /// A running instance of a program.
-pub(crate) struct RivalProxy {
+pub(crate) struct ReferenceProxy {
     pub(crate) listen: SocketAddr,
     pub(crate) pids: Vec<u32>,
     child: Child,
     folder: PathBuf,
 }
 
-// === impl RivalProgram ===
+// === impl ReferenceProgram ===
 
-impl RivalProgram {
+impl ReferenceProgram {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Nginx => "nginx",
@@ -75,32 +75,32 @@ impl RivalProgram {
     }
 }
 
-// === impl RivalProxy ===
+// === impl ReferenceProxy ===
 
-impl RivalProxy {
+impl ReferenceProxy {
     /// Starts the program with persistent connections on both sides and without a log. Returns
     /// `None` if it is not installed or does not listen.
-    pub(crate) fn start(program: RivalProgram, upstream: SocketAddr) -> Option<Self> {
-        let folder = std::env::temp_dir().join(format!("groupage-rival-{}-{}", std::process::id(), fresh()));
+    pub(crate) fn start(program: ReferenceProgram, upstream: SocketAddr) -> Option<Self> {
+        let folder = std::env::temp_dir().join(format!("groupage-reference-proxy-{}-{}", std::process::id(), fresh()));
         std::fs::create_dir_all(&folder).ok()?;
         let listen = TcpListener::bind("127.0.0.1:0").ok()?.local_addr().ok()?;
         let path = folder.join("config");
         std::fs::write(&path, program.config(listen, upstream, &folder)).ok()?;
         let child = program.command(&path, &folder).stderr(Stdio::null()).spawn().ok()?;
         let mut this = Self { listen, pids: vec![child.id()], child, folder };
-        for _ in 0..LOOKS {
+        for _ in 0..CONNECT_ATTEMPTS {
             if TcpStream::connect(listen).is_ok() {
                 this.pids.extend(children(this.child.id()));
                 return Some(this);
             }
             #[expect(clippy::disallowed_methods, reason = "it does not report when it listens")]
-            std::thread::sleep(LOOK_PAUSE);
+            std::thread::sleep(CONNECT_INTERVAL);
         }
         None
     }
 }
 
-impl Drop for RivalProxy {
+impl Drop for ReferenceProxy {
     fn drop(&mut self) {
         for pid in self.pids.iter().skip(1) {
             Command::new("kill").arg(pid.to_string()).status().ok();

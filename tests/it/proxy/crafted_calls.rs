@@ -24,8 +24,8 @@ const SERVICE: Duration = Duration::from_millis(2);
 const IDENTITY: [&str; 7] =
     ["authorization", "x-api-key", "x_api_key", "cookie", "x-tenant-id", "x-forwarded-user", "proxy-authorization"];
 
-/// A call. `@` in its body is replaced by a number of its own.
-struct Trick {
+/// A call that parsers may take for another one. `@` in its body is replaced by a number of its own.
+struct CraftedCall {
     name: &'static str,
     target: &'static str,
     /// Lines of the head. `host`, `content-type` and a framing are added if they are missing.
@@ -37,23 +37,23 @@ struct Trick {
 
 const BODY: &str = r#"{"instances":["@"]}"#;
 
-const fn head(name: &'static str, head: &'static [u8]) -> Trick {
-    Trick { name, target: PREDICT, head, body: BODY, is_ambiguous: false }
+const fn head(name: &'static str, head: &'static [u8]) -> CraftedCall {
+    CraftedCall { name, target: PREDICT, head, body: BODY, is_ambiguous: false }
 }
 
-const fn ambiguous(name: &'static str, head: &'static [u8]) -> Trick {
-    Trick { name, target: PREDICT, head, body: BODY, is_ambiguous: true }
+const fn ambiguous(name: &'static str, head: &'static [u8]) -> CraftedCall {
+    CraftedCall { name, target: PREDICT, head, body: BODY, is_ambiguous: true }
 }
 
-const fn target(name: &'static str, target: &'static str) -> Trick {
-    Trick { name, target, head: b"", body: BODY, is_ambiguous: false }
+const fn target(name: &'static str, target: &'static str) -> CraftedCall {
+    CraftedCall { name, target, head: b"", body: BODY, is_ambiguous: false }
 }
 
-const fn body(name: &'static str, body: &'static str) -> Trick {
-    Trick { name, target: PREDICT, head: b"", body, is_ambiguous: false }
+const fn body(name: &'static str, body: &'static str) -> CraftedCall {
+    CraftedCall { name, target: PREDICT, head: b"", body, is_ambiguous: false }
 }
 
-const TRICKS: [Trick; 62] = [
+const CRAFTED_CALLS: [CraftedCall; 62] = [
     head("no identity", b""),
     head("another call without identity", b""),
     head("an identity", b"authorization: alice\r\n"),
@@ -118,9 +118,9 @@ const TRICKS: [Trick; 62] = [
     body("a lone surrogate", r#"{"instances":["@\ud800"]}"#),
 ];
 
-// === impl Trick ===
+// === impl CraftedCall ===
 
-impl Trick {
+impl CraftedCall {
     fn bytes(&self, nonce: &str) -> Vec<u8> {
         let has = |name: &str| self.head.to_ascii_lowercase().windows(name.len()).any(|part| part == name.as_bytes());
         let body = self.body.replace('@', nonce);
@@ -156,11 +156,11 @@ struct IdentityServer {
 
 impl Script for IdentityServer {
     fn reply(&self, request: Request) -> Reply {
-        let came = now();
+        let arrival = now();
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        *busy = (*busy).max(came) + SERVICE;
+        *busy = (*busy).max(arrival) + SERVICE;
         let (status, body) = self.predict(&request);
-        Reply { delay: *busy - came, ..Reply::plain(status, "application/json", body.to_string()) }
+        Reply { delay: *busy - arrival, ..Reply::plain(status, "application/json", body.to_string()) }
     }
 
     /// Does nothing: the call gets an error.
@@ -190,7 +190,7 @@ impl IdentityServer {
     }
 }
 
-async fn ask(address: SocketAddr, bytes: Vec<u8>) -> Answer {
+async fn fetch(address: SocketAddr, bytes: Vec<u8>) -> Answer {
     let mut client = Client::connect(address).await.unwrap();
     // The other end may refuse the head before it has read the body.
     client.write_raw(&bytes).await.ok();
@@ -200,11 +200,11 @@ async fn ask(address: SocketAddr, bytes: Vec<u8>) -> Answer {
 }
 
 /// Sends all calls at once, and returns the answers in the order of the calls.
-async fn ask_all(address: SocketAddr, round: usize) -> Vec<Answer> {
+async fn fetch_all(address: SocketAddr, round: usize) -> Vec<Answer> {
     let mut calls = JoinSet::new();
-    for (number, trick) in TRICKS.iter().enumerate() {
-        let bytes = trick.bytes(&nonce(round, number));
-        calls.spawn(async move { (number, within_timeout(ask(address, bytes)).await) });
+    for (number, crafted) in CRAFTED_CALLS.iter().enumerate() {
+        let bytes = crafted.bytes(&nonce(round, number));
+        calls.spawn(async move { (number, within_timeout(fetch(address, bytes)).await) });
     }
     let mut answers = calls.join_all().await;
     answers.sort_by_key(|(number, _)| *number);
@@ -216,7 +216,7 @@ fn nonce(round: usize, number: usize) -> String {
 }
 
 #[tokio::test]
-async fn no_trick_gives_a_call_the_answer_of_another() {
+async fn no_crafted_call_gets_the_answer_of_another() {
     for scheduling in [json!({"policy": "Static", "items": 16, "delay": "15ms"}), json!({"policy": "Adaptive"})] {
         let server = Arc::new(IdentityServer { busy: Mutex::new(now()), shared: AtomicUsize::new(0) });
         let upstream = Upstream::start(Arc::<IdentityServer>::clone(&server)).await.unwrap();
@@ -224,15 +224,17 @@ async fn no_trick_gives_a_call_the_answer_of_another() {
         let proxy = TestProxy::start_in_front_of(&url, json!({"scheduling": scheduling, "limits": {"slotsMax": 1}}));
         let mut faults = Vec::new();
         for round in 0..ROUNDS {
-            let direct = ask_all(upstream.address, round).await;
-            let proxied = ask_all(proxy.address, round).await;
-            for (number, (trick, (direct, proxied))) in TRICKS.iter().zip(direct.into_iter().zip(proxied)).enumerate() {
+            let direct = fetch_all(upstream.address, round).await;
+            let proxied = fetch_all(proxy.address, round).await;
+            for (number, (crafted, (direct, proxied))) in
+                CRAFTED_CALLS.iter().zip(direct.into_iter().zip(proxied)).enumerate()
+            {
                 let body = lossy(&proxied.body);
                 let foreign = body.matches("call-").count() != body.matches(&nonce(round, number)).count()
-                    || has_other_identity(trick, &body);
+                    || has_other_identity(crafted, &body);
                 let is_own = (proxied.status, &proxied.body) == (direct.status, &direct.body);
-                if foreign || !is_own && !trick.is_ambiguous {
-                    let (name, direct_body) = (trick.name, lossy(&direct.body));
+                if foreign || !is_own && !crafted.is_ambiguous {
+                    let (name, direct_body) = (crafted.name, lossy(&direct.body));
                     faults.push(format!(
                         "{name}: {:?} {body}, directly {:?} {direct_body}",
                         proxied.status, direct.status
@@ -246,8 +248,8 @@ async fn no_trick_gives_a_call_the_answer_of_another() {
 }
 
 /// Returns `true` if the server received an identity that is not in the head of the call.
-fn has_other_identity(trick: &Trick, body: &str) -> bool {
-    let head = lossy(trick.head);
+fn has_other_identity(crafted: &CraftedCall, body: &str) -> bool {
+    let head = lossy(crafted.head);
     let received = |name: &str| body.split_once(&format!(" {name}=")).and_then(|(_, rest)| rest.split(' ').next());
     IDENTITY.iter().filter_map(|name| received(name)).any(|value| !value.split(',').all(|own| head.contains(own)))
 }

@@ -1,6 +1,7 @@
 //! Everything that is drawn from the nonce of a call or the seed of a response, so that the server
 //! and the callers agree on it.
 
+use groupage::batching::rng::SplitMix64;
 /// Maximum number of chunks of a short stream.
 const CHUNKS_MAX: u64 = 12;
 /// One call in this number has a long stream.
@@ -31,12 +32,9 @@ pub(super) enum Fault {
     Early,
 }
 
-/// The finalizer of `SplitMix64` (Steele, Lea and Flood, 2014).
+/// Returns the first number of the generator with this seed.
 pub(super) const fn mix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    SplitMix64::new(seed).next_u64()
 }
 
 /// Returns `true` if the stream of a nonce exceeds all buffers on the way to its caller.

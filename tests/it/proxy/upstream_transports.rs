@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::batches::predicts;
-use super::h2::{H2Client, H2ScriptedServer, full};
+use super::http2_endpoints::{H2Client, H2ScriptedServer, full};
 use super::scripted_server::PendingRequest;
 use super::scripted_setup::start_with_scripted_server;
 use super::setup::{PREDICT, TestProxy, assert_answer, instances, predictions, within_timeout};
@@ -43,10 +43,10 @@ async fn a_server_on_a_unix_socket_is_served_like_any_other() {
     assert_eq!(batched.items, 20);
     assert!(batched.calls < 20, "{batched:?}");
     for (item, body) in (0..).zip(together) {
-        let alone = proxy.ask(&proxy.post(path, &[], &instances(&[item]))).await;
+        let alone = proxy.fetch(&proxy.post(path, &[], &instances(&[item]))).await;
         assert_eq!(alone.body, body);
     }
-    let passed = proxy.ask(&proxy.request("GET", "/health", &[], None)).await;
+    let passed = proxy.fetch(&proxy.request("GET", "/health", &[], None)).await;
     assert_answer(&passed, 200, r#"{"status":"ok"}"#);
 }
 
@@ -110,13 +110,13 @@ async fn a_server_sees_no_preface_until_a_client_speaks_http_2_and_then_one() {
     let proxy = TestProxy::start_in_front_of(&url, json!({"proxy": {"connection": {"http2": "Auto"}}}));
     let prefaces = || begun.lock().unwrap().iter().filter(|first| first.starts_with(b"PRI")).count();
     for item in 0..20 {
-        assert_answer(&proxy.ask(&proxy.predict(item)).await, 200, &predictions(&[item]));
-        assert_answer(&proxy.ask(&proxy.request("GET", "/x", &[], None)).await, 200, "{}");
+        assert_answer(&proxy.fetch(&proxy.predict(item)).await, 200, &predictions(&[item]));
+        assert_answer(&proxy.fetch(&proxy.request("GET", "/x", &[], None)).await, 200, "{}");
     }
     assert_eq!(prefaces(), 0);
     for _ in 0..3 {
         let client = H2Client::connect(proxy.address).await;
-        let pending = client.ask(Request::get("http://model.example/x").body(full("")).unwrap()).await;
+        let pending = client.fetch(Request::get("http://model.example/x").body(full("")).unwrap()).await;
         assert_eq!(pending.unwrap().0.status, 200);
     }
     assert_eq!(prefaces(), 1);
@@ -128,7 +128,7 @@ async fn one_probe_finds_out_that_a_server_speaks_http_2() {
     let proxy = TestProxy::start_in_front_of(&hand.url(), json!({"proxy": {"connection": {"http2": "Auto"}}}));
     let client = H2Client::connect(proxy.address).await;
     // The first call that passes through waits for the probe.
-    let pending = client.ask(Request::get("http://model.example/x").body(full("")).unwrap());
+    let pending = client.fetch(Request::get("http://model.example/x").body(full("")).unwrap());
     let turn = hand.turn().await;
     assert_eq!(turn.head.version, Version::HTTP_2);
     turn.answer(Response::new(full("{}")));

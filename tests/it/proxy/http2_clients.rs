@@ -3,12 +3,12 @@
 use http::{HeaderMap, HeaderValue, Request, Response, Version};
 use serde_json::json;
 
-use super::h2::{H2Client, H2ScriptedServer, empty, full, with_trailers};
+use super::http2_endpoints::{H2Client, H2ScriptedServer, empty, full, with_trailers};
 use super::scripted_setup::start_with_scripted_server;
 use super::setup::{TestProxy, header, within_timeout};
 use super::support::wire::values;
 
-fn get(target: &str) -> Request<super::h2::Body> {
+fn get(target: &str) -> Request<super::http2_endpoints::Body> {
     Request::get(format!("http://model.example{target}")).body(empty()).unwrap()
 }
 
@@ -18,7 +18,7 @@ async fn streams_travel_side_by_side_before_an_http_1_server_and_reuse_their_con
     let client = H2Client::connect(proxy.address).await;
     let mut used = Vec::new();
     for _ in 0..2 {
-        let pending: Vec<_> = (0..3).map(|n| client.ask(get(&format!("/{n}")))).collect();
+        let pending: Vec<_> = (0..3).map(|n| client.fetch(get(&format!("/{n}")))).collect();
         let turns = [hand.next_request().await, hand.next_request().await, hand.next_request().await];
         let mut connections: Vec<usize> = turns.iter().map(|turn| turn.connection).collect();
         connections.sort_unstable();
@@ -39,7 +39,7 @@ async fn streams_travel_side_by_side_before_an_http_1_server_and_reuse_their_con
     assert_eq!(once.len(), 3, "one connection for each stream in flight");
     assert_eq!(first, second, "reused within the client connection");
     let other = H2Client::connect(proxy.address).await;
-    let pending = other.ask(get("/"));
+    let pending = other.fetch(get("/"));
     let turn = hand.next_request().await;
     assert!(!first.contains(&turn.connection), "and by no other client");
     turn.answer(200, "{}").await;
@@ -61,7 +61,7 @@ async fn a_call_becomes_http_1_1_with_host_whole_cookie_and_trailers() {
         .header("x-bytes", HeaderValue::from_bytes(b"\xff").unwrap())
         .body(with_trailers("abc", trailers))
         .unwrap();
-    let pending = client.ask(request);
+    let pending = client.fetch(request);
     let mut turn = hand.next_request().await;
     assert_eq!((turn.request.method.as_str(), turn.request.target.as_str()), ("PUT", "/a/../b?q=%20"));
     assert_eq!(header(&turn.request.headers, "host"), "model.example:81", "the authority wins");
@@ -105,7 +105,7 @@ async fn a_call_to_an_http_2_server_uses_a_connection_of_its_client_alone() {
             .header("x-many", "2")
             .body(with_trailers("message", trailers))
             .unwrap();
-        let pending = client.ask(request);
+        let pending = client.fetch(request);
         let turn = hand.turn().await;
         connections.push(turn.connection);
         assert_eq!(turn.head.version, Version::HTTP_2);
@@ -150,9 +150,9 @@ async fn an_http_1_client_is_served_by_a_server_that_speaks_http_2_only() {
 async fn a_stream_that_its_client_resets_is_given_up_upstream() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let client = H2Client::connect(proxy.address).await;
-    let pending = client.ask(get("/slow"));
+    let pending = client.fetch(get("/slow"));
     let mut turn = hand.next_request().await;
-    let other = client.ask(get("/other"));
+    let other = client.fetch(get("/other"));
     let another = hand.next_request().await;
     pending.abort();
     turn.wait_closed().await;
@@ -164,11 +164,11 @@ async fn a_stream_that_its_client_resets_is_given_up_upstream() {
 async fn a_head_answer_keeps_its_length_and_an_empty_answer_is_empty() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let client = H2Client::connect(proxy.address).await;
-    let pending = client.ask(Request::head("http://model.example/x").body(empty()).unwrap());
+    let pending = client.fetch(Request::head("http://model.example/x").body(empty()).unwrap());
     hand.next_request().await.send_raw(b"HTTP/1.1 200 OK\r\ncontent-length: 42\r\n\r\n").await;
     let (head, whole) = within_timeout(pending).await.unwrap();
     assert_eq!((&head.headers["content-length"], whole.body.len()), (&HeaderValue::from_static("42"), 0));
-    let pending = client.ask(get("/x"));
+    let pending = client.fetch(get("/x"));
     hand.next_request().await.send_raw(b"HTTP/1.1 204 No Content\r\n\r\n").await;
     let (head, whole) = within_timeout(pending).await.unwrap();
     assert_eq!((head.status.as_u16(), head.headers.len(), whole.body.len()), (204, 0, 0));
@@ -188,11 +188,11 @@ async fn a_head_with_too_many_lines_is_refused_and_cookie_pieces_count_as_one() 
     for path in ["/", "/v1/models/m:predict"] {
         let mut many = lines("x-many", 101);
         *many.uri_mut() = format!("http://model.example{path}").parse().unwrap();
-        let (head, whole) = within_timeout(client.ask(many)).await.unwrap();
+        let (head, whole) = within_timeout(client.fetch(many)).await.unwrap();
         assert_eq!((head.status.as_u16(), whole.body.len()), (431, 0));
     }
     assert_eq!(hand.pending_requests(), 0, "nothing of it is sent");
-    let pending = client.ask(lines("cookie", 150));
+    let pending = client.fetch(lines("cookie", 150));
     hand.next_request().await.answer(200, "{}").await;
     assert_eq!(within_timeout(pending).await.unwrap().0.status.as_u16(), 200);
 }

@@ -82,7 +82,7 @@ impl H2Client {
     }
 
     /// Sends a request and reads its response completely.
-    pub(super) fn ask(&self, request: Request<Body>) -> JoinHandle<(http::response::Parts, ReceivedMessage)> {
+    pub(super) fn fetch(&self, request: Request<Body>) -> JoinHandle<(http::response::Parts, ReceivedMessage)> {
         let mut send = self.0.clone();
         tokio::spawn(async move {
             let (head, body) = send.send_request(request).await.unwrap().into_parts();
