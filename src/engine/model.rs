@@ -9,7 +9,7 @@ use crate::error::LoadError;
 use crate::pooling::Pooling;
 use crate::sentence::{Prompts, SentenceConfig};
 use crate::tokenize::TextTokenizer;
-use crate::weights::ModelWeights;
+use crate::weights::{EncoderTensors, ModelWeights};
 
 /// An encoder: its shape, its tokenizer and its weights in open files. An executor such as
 /// [`crate::CpuExecutor`] is created from it.
@@ -22,6 +22,7 @@ pub struct Model {
     prompts: Prompts,
     tokenizer: TextTokenizer,
     weights: ModelWeights,
+    lacks_head: bool,
 }
 
 // === impl Model ===
@@ -30,6 +31,10 @@ impl Model {
     /// Opens a directory in the format of Hugging Face: `config.json`, `tokenizer.json`, weights as
     /// safetensors in one file or several with an index, and the files of sentence-transformers if
     /// it has them. Weights are read when an executor is created, and embeddings on demand.
+    ///
+    /// The `config.json` of an encoder for embeddings may name the architecture from which it was
+    /// trained, with a classification head. If a file configures the pooling of embeddings, such a
+    /// head is not used if its weights are absent ([`Self::lacks_head`]).
     ///
     /// To update a model, write another directory, or rename files into place. A file that is
     /// changed while the model is in use gives wrong results, and one that is truncated gives
@@ -45,14 +50,22 @@ impl Model {
         let mut config = EncoderConfig::parse(&file)?;
         let tokenizer = TextTokenizer::load(&config, &sentence)?;
         let weights = ModelWeights::open(&sentence.encoder)?;
-        // The `config.json` of an encoder for embeddings often names the architecture from which it
-        // was trained, with a head. The head is used only if the files have its weights.
-        config.head = config.head.filter(|_| weights.has(config.architecture.classifier_tensor()));
+        let lacks_head = remove_absent_head(&mut config, &weights, sentence.has_pooling)?;
         let SentenceConfig { pooling, unpooled, normalizes, prompts, .. } = sentence;
         if let Some(error) = unpooled.filter(|_| config.head.is_none()) {
             return Err(error);
         }
-        Ok(Self { name: root.name(), config, pooling, normalizes, prompts, tokenizer, weights })
+        Ok(Self { name: root.name(), config, pooling, normalizes, prompts, tokenizer, weights, lacks_head })
+    }
+
+    /// Checks that the files have every tensor of the encoder and of its head, with the type and the
+    /// shape that an executor needs. Of the weights, only biases and normalisations are read.
+    ///
+    /// # Errors
+    /// A tensor is missing, or has another shape or type. The error names the file and the tensor.
+    pub fn check_tensors(&self) -> Result<(), LoadError> {
+        EncoderTensors::new(&self.weights, &self.config).check()?;
+        self.weights.check_reads()
     }
 
     /// Lowers the maximum number of tokens of a sequence. A maximum above that of the model has no
@@ -79,6 +92,13 @@ impl Model {
     #[must_use]
     pub fn head(&self) -> Option<&HeadConfig> {
         self.config.head.as_ref()
+    }
+
+    /// Whether `config.json` names a classification head that is not used, because its weights are
+    /// absent.
+    #[must_use]
+    pub fn lacks_head(&self) -> bool {
+        self.lacks_head
     }
 
     /// Pooling of embeddings.
@@ -121,4 +141,23 @@ impl Model {
     pub(crate) fn weights(&self) -> &ModelWeights {
         &self.weights
     }
+}
+
+/// Removes the head of a model whose files lack its weights. `has_pooling` is `true` for a model for
+/// embeddings. Returns `true` if there was such a head.
+///
+/// # Errors
+/// The weights are absent from a model that only classifies. The error names the tensor.
+fn remove_absent_head(
+    config: &mut EncoderConfig,
+    weights: &ModelWeights,
+    has_pooling: bool,
+) -> Result<bool, LoadError> {
+    let name = config.architecture.classifier_tensor();
+    let Some(head) = config.head.as_ref().filter(|_| !weights.has(name)) else { return Ok(false) };
+    if !has_pooling {
+        return Err(weights.absence(name, &[head.labels.len(), config.hidden]));
+    }
+    config.head = None;
+    Ok(true)
 }

@@ -32,6 +32,8 @@ pub(crate) struct SentenceConfig {
     /// The error of a model for embeddings whose modules end before the pooling. A classifier has
     /// the module `Transformer` alone.
     pub(crate) unpooled: Option<LoadError>,
+    /// Whether a file configures the pooling, as those of a model for embeddings do.
+    pub(crate) has_pooling: bool,
     /// Whether embeddings are scaled to unit length.
     pub(crate) normalizes: bool,
     /// Maximum number of tokens of a sequence.
@@ -94,6 +96,7 @@ impl SentenceConfig {
             encoder: root.clone(),
             pooling: Pooling::Mean,
             unpooled: None,
+            has_pooling: false,
             normalizes: false,
             length_max: None,
             lowercases: false,
@@ -106,8 +109,10 @@ impl SentenceConfig {
             let next = rows.len();
             let missing = || modules.error(&format!("[{next}].type"), expected_module(next), advice);
             config.unpooled = (next < 2).then(missing);
+            config.has_pooling = config.unpooled.is_none();
         } else if let Some(file) = root.json(POOLING_FILE)? {
             config.pooling = parse_pooling(&file)?;
+            config.has_pooling = true;
         }
         if let Some(file) = root.json("config_sentence_transformers.json")? {
             config.prompts = Prompts::parse(&file)?;
@@ -209,12 +214,13 @@ mod tests {
     fn without_files_an_embedding_is_the_mean() {
         let config = parse(&[]).unwrap();
         assert_eq!((config.pooling, config.normalizes, config.length_max), (Pooling::Mean, false, None));
+        assert!(!config.has_pooling);
     }
 
     #[test]
     fn without_modules_the_file_of_the_pooling_is_read() {
         let config = parse(&[(POOLING_FILE, r#"{"pooling_mode_cls_token": true}"#)]).unwrap();
-        assert_eq!((config.pooling, config.normalizes), (Pooling::First, false));
+        assert_eq!((config.pooling, config.normalizes, config.has_pooling), (Pooling::First, false, true));
         let error = parse(&[(POOLING_FILE, r#"{"pooling_mode": "weightedmean"}"#)]).unwrap_err();
         assert!(error.file.ends_with(POOLING_FILE), "{error}");
     }
@@ -269,12 +275,15 @@ mod tests {
     #[test]
     fn modules_that_end_before_the_pooling_are_those_of_a_classifier() {
         let alone = r#"[{"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}]"#;
-        let error = parse(&[("modules.json", alone)]).unwrap().unpooled.unwrap().to_string();
+        let config = parse(&[("modules.json", alone)]).unwrap();
+        assert!(!config.has_pooling);
+        let error = config.unpooled.unwrap().to_string();
         assert!(
             error.contains("modules.json: field `[1].type`: found nothing, expected the module Pooling"),
             "{error}"
         );
-        assert_eq!(parse(&[("modules.json", MODULES), (POOLING_FILE, "{}")]).unwrap().unpooled, None);
+        let pooled = parse(&[("modules.json", MODULES), (POOLING_FILE, "{}")]).unwrap();
+        assert_eq!((pooled.unpooled, pooled.has_pooling), (None, true));
         assert_eq!(parse(&[]).unwrap().unpooled, None);
     }
 

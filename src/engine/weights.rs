@@ -107,7 +107,7 @@ impl ModelWeights {
                 shape: info.shape.clone(),
                 bytes: position(start)..position(end),
             };
-            let place = format!("tensor `{tensor}`");
+            let place = tensor_place(&tensor);
             if let Some(other) = self.tensors.insert(tensor, entry) {
                 let found = format!("another one in {}", other.file.name());
                 let expected = "one file for each tensor".to_owned();
@@ -153,11 +153,8 @@ impl ModelWeights {
 
     /// Returns a tensor, which must have the given shape.
     pub(crate) fn tensor(&self, name: &str, shape: &[usize]) -> Result<WeightTensor, LoadError> {
-        let place = format!("tensor `{name}`");
-        let expected = format!("shape {shape:?} of F32, F16 or BF16");
-        let Some(entry) = self.tensors.get(name) else {
-            return Err(self.error(&place, "no such tensor", &expected, PUBLISHED));
-        };
+        let Some(entry) = self.tensors.get(name) else { return Err(self.absence(name, shape)) };
+        let (place, expected) = (tensor_place(name), expected_tensor(shape));
         let error = |found: &str| LoadError {
             file: entry.file.name().to_owned(),
             place: place.clone(),
@@ -171,6 +168,11 @@ impl ModelWeights {
         }
         WeightTensor::new(&entry.file, entry.bytes.clone(), dtype, shape)
             .ok_or_else(|| error("fewer bytes than the shape needs"))
+    }
+
+    /// Returns the error of a tensor that no file has.
+    pub(crate) fn absence(&self, name: &str, shape: &[usize]) -> LoadError {
+        self.error(&tensor_place(name), "no such tensor", &expected_tensor(shape), PUBLISHED)
     }
 
     fn error(&self, place: &str, found: &str, expected: &str, advice: &'static str) -> LoadError {
@@ -213,4 +215,14 @@ fn read_header(file: &WeightFile) -> Result<(u64, Metadata), String> {
         return Err(format!("{} bytes, of {data} and {end} that its header states", file.bytes()));
     }
     Ok((data, metadata))
+}
+
+/// Returns the place of a tensor, for errors.
+fn tensor_place(name: &str) -> String {
+    format!("tensor `{name}`")
+}
+
+/// Returns the description of a tensor of a shape, for errors.
+fn expected_tensor(shape: &[usize]) -> String {
+    format!("shape {shape:?} of F32, F16 or BF16")
 }

@@ -27,7 +27,7 @@ mod stream;
 
 pub use self::compose::{AppOptions, AppliedSettings, RunningApp, SettingsHandle, SettingsRefusal, start};
 #[cfg(feature = "engine")]
-pub(crate) use self::compose::{ExecutorChoice, choose_executor};
+pub(crate) use self::compose::{EnginePlan, ExecutorChoice, plan_engine};
 pub(crate) use self::compose::{build_route_table, build_upstream};
 pub(crate) use self::controller::ControllerProcess;
 pub(crate) use self::process::{EXIT_INTERNAL, ProcessError, build_runtime};

@@ -20,6 +20,9 @@ pub struct ExecutorSettings {
     pub is_device_required: bool,
     /// Maximum memory on a GPU. On the CPU, the caller compares the demand with its limit.
     pub memory: MemoryLimit,
+    /// Maximum number of tokens of a batch on the CPU, one of [`ServedModel::cpu_batch_sizes`]; `None`
+    /// for the largest.
+    pub cpu_tokens_max: Option<usize>,
     /// Reason for which the CPU does not execute a model that the chosen GPU cannot, such as a lack
     /// of memory; `None` if it may.
     pub cpu_refusal: Option<String>,
@@ -97,7 +100,7 @@ fn load_with(
     open_gpu: impl Fn(&Model, usize, Option<&Path>, CudaOptions) -> Result<Box<dyn Executor>, CudaLoadError>,
 ) -> Result<LoadedExecutor, ExecutorLoadError> {
     let (executor, refusal) = match settings.device {
-        DeviceChoice::Cpu => (load_on_cpu(model)?, None),
+        DeviceChoice::Cpu => (load_on_cpu(model, settings)?, None),
         DeviceChoice::Cuda { ordinal } => {
             let open =
                 |options: CudaOptions| open_gpu(model.model(), ordinal, settings.kernel_cache.as_deref(), options);
@@ -112,7 +115,7 @@ fn load_with(
                         return Err(ExecutorLoadError::NoFallback { gpu: Box::new(error), cpu: reason.clone() });
                     }
                     tracing::warn!(reason = %error, "the GPU cannot execute the model: it is executed on the CPU");
-                    (load_on_cpu(model)?, Some(error))
+                    (load_on_cpu(model, settings)?, Some(error))
                 }
             }
         }
@@ -124,8 +127,9 @@ fn load_with(
     Ok(LoadedExecutor { executor, refusal })
 }
 
-fn load_on_cpu(model: &ServedModel) -> Result<Box<dyn Executor>, LoadError> {
-    Ok(Box::new(CpuExecutor::new(model.model(), model.cpu_options())?))
+fn load_on_cpu(model: &ServedModel, settings: &ExecutorSettings) -> Result<Box<dyn Executor>, LoadError> {
+    let tokens_max = settings.cpu_tokens_max.unwrap_or_else(|| model.batch_tokens_max());
+    Ok(Box::new(CpuExecutor::new(model.model(), model.cpu_options(tokens_max))?))
 }
 
 /// Creates the executor for batches of the usual size or, if there is not enough memory, for the
@@ -156,6 +160,7 @@ mod tests {
         device: DeviceChoice::Cuda { ordinal: 3 },
         is_device_required: false,
         memory: MemoryLimit::Bytes(1000),
+        cpu_tokens_max: Some(64),
         cpu_refusal: None,
         batch_invariant: true,
         kernel_cache: None,
@@ -190,6 +195,11 @@ mod tests {
         let options = CudaOptions { tokens_max: 16_384, memory: MemoryLimit::Bytes(1000), batch_invariant: true };
         assert_eq!(*opened.borrow(), [(3, options, kernel_cache)]);
         let cpu = ExecutorSettings { device: DeviceChoice::Cpu, ..GPU };
+        let tokens_max = |settings: &ExecutorSettings| {
+            load_with(&model.served, settings, open).unwrap().executor.report().tokens_max
+        };
+        assert_eq!(tokens_max(&cpu), 64);
+        assert_eq!(tokens_max(&ExecutorSettings { cpu_tokens_max: None, ..cpu.clone() }), 16_384);
         assert!(kernels(load_with(&model.served, &cpu, open)).unwrap().starts_with("CPU, "));
         assert_eq!(opened.borrow().len(), 1, "no GPU is opened for the CPU");
     }

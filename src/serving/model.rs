@@ -50,14 +50,25 @@ impl ServedModel {
         BATCH_TOKENS_MAX.max(self.model.tokens_max())
     }
 
-    /// Returns the options of its executor on the CPU: a thread for each core that this process may
-    /// use, which includes the CPU quota of its control group. Of more than two cores, one is left to
-    /// the threads that serve connections, parse and tokenise.
+    /// Returns the maximum numbers of tokens with which batches on the CPU are tried, the largest
+    /// first. `weight_max` is the maximum weight of a batch, which is its number of tokens; `None` for
+    /// no limit. Each number is half of the one before, down to one sequence.
+    pub fn cpu_batch_sizes(&self, weight_max: Option<u64>) -> impl Iterator<Item = usize> {
+        let least = self.model.tokens_max();
+        let limit = weight_max.and_then(|weight| usize::try_from(weight).ok()).unwrap_or(usize::MAX);
+        let most = self.batch_tokens_max().min(limit).max(least);
+        std::iter::successors(Some(most), move |tokens| (*tokens > least).then(|| (tokens / 2).max(least)))
+    }
+
+    /// Returns the options of its executor on the CPU, for batches of at most `tokens_max` tokens: a
+    /// thread for each core that this process may use, which includes the CPU quota of its control
+    /// group. Of more than two cores, one is left to the threads that serve connections, parse and
+    /// tokenise.
     #[must_use]
-    pub fn cpu_options(&self) -> CpuOptions {
+    pub fn cpu_options(&self, tokens_max: usize) -> CpuOptions {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if cores > SHARED_CORES_MAX { cores - 1 } else { cores };
-        CpuOptions { threads: Some(threads), tokens_max: self.batch_tokens_max() }
+        CpuOptions { threads: Some(threads), tokens_max }
     }
 
     /// Kind of the model, by its head.
@@ -186,4 +197,19 @@ pub(crate) fn token_error(error: &TokenError) -> CallError {
         TokenError::TooLong { .. } | TokenError::UnknownId { .. } | TokenError::Tokenizer(_) => ErrorKind::Invalid,
     };
     CallError::new(kind, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::TestModel;
+
+    #[test]
+    fn batches_on_the_cpu_are_halved_down_to_one_sequence() {
+        let model = TestModel::embedding();
+        let sizes = |weight_max| model.served.cpu_batch_sizes(weight_max).collect::<Vec<_>>();
+        assert_eq!(sizes(None), [16_384, 8192, 4096, 2048, 1024, 512, 256, 128, 64, 32]);
+        assert_eq!(sizes(Some(100)), [100, 50, 32]);
+        assert_eq!(sizes(Some(1)), [32], "a sequence is executed whatever the limit");
+        assert_eq!(sizes(Some(u64::MAX))[0], 16_384);
+    }
 }

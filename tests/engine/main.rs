@@ -211,6 +211,18 @@ async fn a_policy_names_the_model_and_limits_the_length_of_inputs() {
 }
 
 #[tokio::test]
+async fn batches_have_at_most_the_tokens_that_the_policy_allows() {
+    let process = EngineProcess::start("bert", Some(&json!({"limits": {"batchWeightMax": 100}}).to_string())).await;
+    let report = process.scheduler_report().await;
+    let engine = &report["engine"];
+    assert_eq!((&engine["batch_tokens_max"], &engine["executor"]["tokens_max"]), (&json!(100), &json!(100)));
+    // A larger call is executed in several batches.
+    let texts = vec!["a man eats food"; 40];
+    let (status, answer) = process.post("/embed", &json!({"inputs": texts})).await;
+    assert_eq!(status, 200, "{answer:?}");
+}
+
+#[tokio::test]
 async fn verified_members_of_batches_are_equal_to_calls_that_go_alone() {
     let policy = json!({"verify": "100%", "scheduling": {"policy": "Static", "items": 4, "delay": "1m"},
         "limits": {"queueDelayMax": "1m"}});
@@ -241,20 +253,20 @@ async fn weights_that_are_truncated_in_use_fail_their_calls_only() {
     assert_eq!(process.get("/health").await.0, 200);
 }
 
-/// The layers are packed after the ports are open. The end of the process is the same as after a
-/// panic of the executor, which the tests of `groupage_serving` provoke.
+/// Every later start would fail too, so that the exit code is that of a wrong setting.
 #[test]
-fn a_failure_of_the_engine_ends_the_process_with_code_70() {
+fn a_tensor_that_does_not_fit_ends_the_start_before_a_port_is_open() {
     let folder = process::copy_model("bert");
     let config = folder.path().join("config.json");
     let text = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, text.replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3")).unwrap();
     let ports = ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
     let (code, log) = process::run_to_end(&[&["--engine", folder.path().to_str().unwrap()][..], &ports].concat());
-    assert_eq!(code, Some(70), "{log}");
-    for part in ["the engine has failed", "encoder.layer.2.", "no such tensor", "\"msg\":\"listening\""] {
+    assert_eq!(code, Some(78), "{log}");
+    for part in ["model.safetensors.index.json", "encoder.layer.2.", "no such tensor"] {
         assert!(log.contains(part), "{part}: {log}");
     }
+    assert!(!log.contains("\"msg\":\"listening\""), "{log}");
 }
 
 #[test]

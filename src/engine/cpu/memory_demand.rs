@@ -11,13 +11,15 @@ use crate::model::Model;
 const PANEL_MAX: usize = 2 * LANES_MAX;
 const FLOAT_BYTES: usize = size_of::<f32>();
 
-/// Memory of an executor in bytes, without the files of the model.
+/// Memory of an executor in bytes, without the files of the model, and the threads that share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryDemand {
     /// Packed weights, and small tables of embeddings.
     pub weights: usize,
-    /// Intermediate results.
+    /// Intermediate results, of which each thread has a part.
     pub scratch: usize,
+    /// Number of threads.
+    pub threads: usize,
 }
 
 // === impl CpuExecutor ===
@@ -32,6 +34,7 @@ impl CpuExecutor {
         MemoryDemand {
             weights: weight_floats(config, sequence_max).saturating_mul(FLOAT_BYTES),
             scratch: scratch_floats(config, options, sequence_max).saturating_mul(FLOAT_BYTES),
+            threads: thread_count(options.threads),
         }
     }
 }
@@ -103,9 +106,10 @@ mod tests {
         for name in ["bert", "bert-rerank", "distilbert-classify", "modernbert-classify", "xlm-roberta-rerank"] {
             let model = Model::open(&goldens.join(name)).unwrap();
             let options = CpuOptions { threads: Some(3), tokens_max: 1000 };
-            let MemoryDemand { weights, scratch } = CpuExecutor::memory_demand(&model, options);
+            let MemoryDemand { weights, scratch, threads } = CpuExecutor::memory_demand(&model, options);
             let executor = CpuExecutor::new(&model, options).unwrap();
             let report = executor.report();
+            assert_eq!(threads, report.threads);
             // The matrices of the tiny models have 48 to 144 columns, and panels up to 32.
             assert!((report.weight_bytes..2 * report.weight_bytes).contains(&weights), "{name}: {weights} {report:?}");
             assert!(

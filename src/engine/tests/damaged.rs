@@ -10,14 +10,19 @@ fn load(folder: &Path) -> Result<CpuExecutor, LoadError> {
     CpuExecutor::new(&model, CpuOptions { threads: Some(1), tokens_max: 64 })
 }
 
-/// Changes a text file of a copy of a model and returns the error.
-fn changed(name: &str, file: &str, from: &str, to: &str) -> String {
+/// Returns a copy of a model with a change in a text file.
+fn edited_copy(name: &str, file: &str, from: &str, to: &str) -> TempDir {
     let copy = copy_of(name);
     let path = copy.path().join(file);
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(text.contains(from), "{text}");
     std::fs::write(path, text.replace(from, to)).unwrap();
-    load(copy.path()).unwrap_err().to_string()
+    copy
+}
+
+/// Changes a text file of a copy of a model and returns the error.
+fn changed(name: &str, file: &str, from: &str, to: &str) -> String {
+    load(edited_copy(name, file, from, to).path()).unwrap_err().to_string()
 }
 
 #[test]
@@ -180,20 +185,25 @@ fn truncated_weights_are_errors() {
     }
 }
 
+/// Renames the tensors of a copy of a model whose names begin with a text.
+fn rename_tensors(folder: &Path, name: &str) {
+    let path = folder.join("model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    // Another name of the same length.
+    while let Some(at) = bytes.windows(name.len() + 1).position(|part| part == format!("\"{name}").as_bytes()) {
+        bytes[at + 1] = b'x';
+    }
+    std::fs::write(&path, bytes).unwrap();
+}
+
 /// An encoder for embeddings may have the name of a classifier.
 #[test]
-fn a_classifier_without_the_weights_of_its_head_embeds() {
+fn an_encoder_with_a_pooling_and_without_the_weights_of_its_head_embeds() {
     for (name, tensor) in [("roberta-classify", "classifier.out_proj."), ("distilbert-classify", "classifier.")] {
         let copy = copy_of(name);
-        let path = copy.path().join("model.safetensors");
-        let mut bytes = std::fs::read(&path).unwrap();
-        // Another name of the same length.
-        while let Some(at) = bytes.windows(tensor.len() + 1).position(|part| part == format!("\"{tensor}").as_bytes()) {
-            bytes[at + 1] = b'x';
-        }
-        std::fs::write(&path, bytes).unwrap();
+        rename_tensors(copy.path(), tensor);
         let model = Model::open(copy.path()).unwrap();
-        assert!(model.head().is_none(), "{name}");
+        assert!(model.head().is_none() && model.lacks_head(), "{name}");
         let sequence = model.tokenizer().encode_ids(&[5, 6], false).unwrap();
         let mut executor = executor(&model, 1);
         assert_eq!(execute(&mut executor, std::slice::from_ref(&sequence), OutputKind::Embedding)[0].len(), 48);
@@ -201,6 +211,43 @@ fn a_classifier_without_the_weights_of_its_head_embeds() {
         batch.push(&sequence, OutputKind::Logits).unwrap();
         assert!(matches!(executor.execute(&batch), Err(ExecuteError::NoHead { .. })), "{name}");
     }
+}
+
+#[test]
+fn a_classifier_without_a_pooling_and_the_weights_of_its_head_is_an_error() {
+    for (name, tensor) in [("roberta-classify", "classifier.out_proj."), ("distilbert-classify", "classifier.")] {
+        let copy = copy_of(name);
+        std::fs::remove_file(copy.path().join("modules.json")).unwrap();
+        let whole = Model::open(copy.path()).unwrap();
+        assert!(whole.head().is_some() && !whole.lacks_head(), "{name}");
+        rename_tensors(copy.path(), tensor);
+        assert!(Model::open(copy.path()).unwrap().lacks_head(), "the pooling of {name} is configured");
+        std::fs::remove_file(copy.path().join("1_Pooling/config.json")).unwrap();
+        let error = Model::open(copy.path()).unwrap_err().to_string();
+        let part = format!("model.safetensors: tensor `{tensor}weight`: found no such tensor");
+        assert!(error.contains(&part), "{error}");
+    }
+}
+
+/// The check needs no executor, so that a start fails before it opens a port.
+#[test]
+fn a_tensor_that_does_not_fit_is_found_before_the_weights_are_packed() {
+    for name in MODELS {
+        Model::open(&goldens().join(name)).unwrap().check_tensors().unwrap();
+    }
+    for (name, file, from, to, part) in [
+        ("roberta", "config.json", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", "found no such tensor"),
+        ("roberta", "config.json", "\"vocab_size\": 160", "\"vocab_size\": 1000", "expected shape [1000, 48]"),
+        ("roberta-classify", "config.json", "\"2\": \"LABEL_2\"", "\"2\": \"a\", \"3\": \"b\"", "shape [3, 48]"),
+    ] {
+        let copy = edited_copy(name, file, from, to);
+        let error = Model::open(copy.path()).unwrap().check_tensors().unwrap_err().to_string();
+        assert!(error.contains("model.safetensors: tensor `") && error.contains(part), "{error}");
+    }
+    let copy = copy_of("roberta");
+    rename_tensors(copy.path(), "encoder.layer.1.output.LayerNorm.bias");
+    let error = Model::open(copy.path()).unwrap().check_tensors().unwrap_err().to_string();
+    assert!(error.contains("tensor `encoder.layer.1.output.LayerNorm.bias`: found no such tensor"), "{error}");
 }
 
 #[test]

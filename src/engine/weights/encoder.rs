@@ -67,6 +67,22 @@ impl<'a> EncoderTensors<'a> {
         Self { weights, config, names, prefix }
     }
 
+    /// Checks that every tensor exists and has the shape and a type that an executor needs.
+    pub(crate) fn check(&self) -> Result<(), LoadError> {
+        self.words()?;
+        self.positions()?;
+        self.types()?;
+        self.embedding_norm()?;
+        for number in 0..self.config.layers {
+            self.layer(number)?;
+        }
+        self.last_norm()?;
+        if let Some(head) = &self.config.head {
+            self.head(head)?;
+        }
+        Ok(())
+    }
+
     /// Returns the embeddings of words.
     pub(crate) fn words(&self) -> Result<WeightTensor, LoadError> {
         self.table(self.names.words, self.config.vocabulary)

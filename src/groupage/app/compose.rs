@@ -17,6 +17,8 @@ mod drain;
 mod drain_state;
 mod engine;
 #[cfg(feature = "engine")]
+mod engine_plan;
+#[cfg(feature = "engine")]
 mod executor_choice;
 mod limits;
 mod model_memory;
@@ -45,8 +47,10 @@ use self::control::{CRASH_GUARD_SOURCE, ControlledParts};
 use self::drain::{DrainHandle, DrainedParts};
 use self::drain_state::DrainTimes;
 #[cfg(feature = "engine")]
-pub(crate) use self::executor_choice::{ExecutorChoice, choose_executor};
-use self::limits::publish_limits;
+pub(crate) use self::engine_plan::{EnginePlan, plan_engine};
+#[cfg(feature = "engine")]
+pub(crate) use self::executor_choice::ExecutorChoice;
+use self::limits::{batch_weight_max, publish_limits};
 pub(super) use self::model_server::ModelServer;
 pub(super) use self::port::PortHandle;
 use self::port::{BoundPort, PortInputs, ReadyPort};
@@ -170,8 +174,9 @@ fn assemble(
 /// Builds the ports with their schedulers and upstreams; they serve nothing yet.
 fn build_ports(policy: &Policy, bound: Vec<BoundPort>, clock: Clock, seed: u64) -> Result<BuiltPorts, BoxError> {
     let metrics = bound.first().map(|port| port.metrics.clone()).ok_or("no port is configured")?;
-    let model = bound.iter().find_map(|port| port.target.host_demand()).unwrap_or_default();
-    let resources = ProcessResources::load(policy, model, clock, metrics)?;
+    let weight_max = batch_weight_max(policy);
+    let model = bound.iter().find_map(|port| port.target.host_demand(weight_max)).unwrap_or_default();
+    let resources = ProcessResources::load(policy, &model, clock, metrics)?;
     let mut scopes = ScopeRegistry::default();
     let ids = scopes.register(policy)?;
     publish_limits(&resources.metrics, None, policy);

@@ -99,7 +99,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let runtime = match build_runtime(threads) {
         Ok(runtime) => runtime,
-        Err(error) => return fail(&error.into()),
+        Err(error) => return fail(&error.into(), EXIT_INTERNAL),
     };
     let run = async {
         match &args.engine {
@@ -112,7 +112,9 @@ pub(super) fn run(args: &Args) -> ExitCode {
     };
     match runtime.block_on(run) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error),
+        // The code of `groupage proxy`: every later run of this build fails too.
+        Err(error) if args.engine.is_some() && !cfg!(feature = "engine") => fail(&error, config::EXIT_CONFIG),
+        Err(error) => fail(&error, EXIT_INTERNAL),
     }
 }
 
@@ -127,9 +129,9 @@ fn run_model(_: &Args, engine: &EngineConfig) -> std::future::Ready<Result<(), B
     std::future::ready(Err(format!("--engine {}: {reason}", engine.model.display()).into()))
 }
 
-fn fail(error: &BoxError) -> ExitCode {
+fn fail(error: &BoxError, code: u8) -> ExitCode {
     eprintln!("the demo cannot run: {error}");
-    ExitCode::from(EXIT_INTERNAL)
+    ExitCode::from(code)
 }
 
 async fn run_demo(args: &Args) -> Result<(), BoxError> {

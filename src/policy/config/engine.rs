@@ -13,7 +13,8 @@ pub struct EngineConfig {
     pub model: PathBuf,
     /// Device that executes it.
     pub device: EngineDevice,
-    /// Maximum memory for weights and intermediate results; `None` for no limit.
+    /// Maximum memory for weights and intermediate results; `None` for 85 percent of what is free on a
+    /// GPU, and for what the process may use on the CPU.
     pub memory: Option<MemoryBudget>,
     /// `true` to refuse executors with results that depend on the batch.
     pub batch_invariant: bool,

@@ -302,7 +302,7 @@ const CLASS: &[SchemaKey] = &[
 const ENGINE: &[SchemaKey] = &[
     text("model", &FILE, Absent("calls are sent to a model server")),
     key("device", Word(&["Auto", "Cpu", "Cuda"], &[]), Value("Auto")),
-    text("memory", &DEVICE_MEMORY, Absent("85% of the free memory")),
+    text("memory", &DEVICE_MEMORY, Absent("85% of what is free on a GPU; what the process may use on a CPU")),
     key("batchInvariant", Switch, Value("false")),
     // From a few words with what a model adds, up to the longest published context.
     key("itemTokensMax", Int(8, 1 << 20), Absent("that of the model")),

@@ -1,5 +1,8 @@
 //! The real binary: its logs, its access log, and its shutdown.
 
+#[cfg(not(feature = "engine"))]
+use std::process::{Command, Stdio};
+
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -334,4 +337,16 @@ async fn the_level_of_the_log_changes_while_it_runs() {
     binary.log.until(|line| line["code"] == "GRP3301").await;
     let is_refusal = |line: &&Value| line["code"] == "GRP3301";
     assert_eq!(binary.log.lines().iter().filter(is_refusal).count(), 1, "not at the level before");
+}
+
+#[test]
+#[cfg(not(feature = "engine"))]
+fn every_command_of_a_build_without_the_engine_refuses_a_model_with_the_same_code() {
+    for command in ["proxy", "doctor", "demo"] {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_groupage"));
+        let output = process.args([command, "--engine", "/models/m"]).stdin(Stdio::null()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(78), "{command}: {text}");
+        assert!(text.contains("--features engine"), "{command}: {text}");
+    }
 }

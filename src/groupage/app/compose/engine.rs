@@ -14,29 +14,28 @@ mod served {
     use std::sync::Arc;
 
     use groupage_engine::{CpuExecutor, DeviceChoice, MemoryDemand, Model};
-    use groupage_serving::{DeviceNote, ExecutorSettings, ServedModel};
+    use groupage_serving::ServedModel;
 
-    use super::super::executor_choice::choose_executor;
+    use super::super::executor_choice::{ExecutorChoice, choose_executor};
     use super::super::model_memory::{HostDemand, ModelMemory};
     use crate::clock::Clock;
     use crate::config::EngineConfig;
     use crate::error::BoxError;
     use crate::memory::anonymous_bytes;
 
-    /// An opened model, and the settings of its executor, which does not exist yet.
+    /// An opened model, and the choice of its executor, which does not exist yet.
     #[derive(Debug, Clone)]
     pub(in crate::app::compose) struct EngineModel {
         pub(in crate::app::compose) served: Arc<ServedModel>,
-        pub(in crate::app::compose) executor: ExecutorSettings,
-        pub(in crate::app::compose) device: DeviceNote,
+        pub(in crate::app::compose) choice: ExecutorChoice,
         /// Memory that opening the model took: that of its tokenizer. Weights are read later, when
         /// the executor is created.
         tokenizer_bytes: u64,
     }
 
     impl EngineModel {
-        /// Opens the model of a policy, and chooses the device that executes it. Compiled kernels are
-        /// kept in `kernel_folder`, if there is one.
+        /// Opens the model of a policy, checks its tensors, and chooses the device that executes it.
+        /// Compiled kernels are kept in `kernel_folder`, if there is one.
         pub(in crate::app::compose) fn open(
             config: &EngineConfig,
             kernel_folder: Option<&Path>,
@@ -48,27 +47,40 @@ mod served {
                 model = model.with_tokens_max(usize::try_from(tokens_max).unwrap_or(usize::MAX));
             }
             let tokenizer_bytes = allocated().saturating_sub(before);
+            model.check_tensors().map_err(|error| format!("--engine: {error}"))?;
+            if model.lacks_head() {
+                tracing::info!(
+                    architecture = ?model.config().architecture,
+                    "the classification head that `config.json` names is not used: the files lack its weights"
+                );
+            }
             let served = Arc::new(ServedModel::new(model, Clock::wall_micros() / 1_000_000));
-            let choice = choose_executor(config)?;
+            let mut choice = choose_executor(config)?;
             choice.log();
-            let device = choice.note();
-            let executor = ExecutorSettings { kernel_cache: kernel_folder.map(Path::to_owned), ..choice.settings };
-            Ok(Self { served, executor, device, tokenizer_bytes })
+            choice.settings.kernel_cache = kernel_folder.map(Path::to_owned);
+            Ok(Self { served, choice, tokenizer_bytes })
         }
 
-        /// Returns the memory that the model may take in this process. On a GPU, its weights and
-        /// intermediate results are in the memory of the device; if it is not required, the CPU may
-        /// have to execute the model.
-        pub(in crate::app::compose) fn host_demand(&self) -> HostDemand {
-            let is_fallback = self.executor.device != DeviceChoice::Cpu;
-            if is_fallback && self.executor.is_device_required {
+        /// Returns the memory that the model may take in this process, with batches of at most
+        /// `weight_max`. On a GPU, its weights and intermediate results are in the memory of the
+        /// device; if it is not required, the CPU may have to execute the model.
+        pub(in crate::app::compose) fn host_demand(&self, weight_max: Option<u64>) -> HostDemand {
+            let settings = &self.choice.settings;
+            let is_fallback = settings.device != DeviceChoice::Cpu;
+            if is_fallback && settings.is_device_required {
                 return HostDemand::default();
             }
-            let MemoryDemand { weights, scratch } =
-                CpuExecutor::memory_demand(self.served.model(), self.served.cpu_options());
+            let sizes = self.served.cpu_batch_sizes(weight_max);
+            HostDemand { by_tokens: sizes.map(|tokens| (tokens, self.memory(tokens))).collect(), is_fallback }
+        }
+
+        /// Returns the memory of an executor on the CPU with batches of at most `tokens_max` tokens.
+        fn memory(&self, tokens_max: usize) -> ModelMemory {
+            let options = self.served.cpu_options(tokens_max);
+            let MemoryDemand { weights, scratch, threads } = CpuExecutor::memory_demand(self.served.model(), options);
             let bytes = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
             let (weights, scratch) = (bytes(weights), bytes(scratch));
-            HostDemand { memory: ModelMemory { weights, scratch, tokenizer: self.tokenizer_bytes }, is_fallback }
+            ModelMemory { weights, scratch, tokenizer: self.tokenizer_bytes, threads }
         }
     }
 
@@ -105,7 +117,7 @@ mod unavailable {
         }
 
         /// Returns the memory that the model may take.
-        pub(in crate::app::compose) fn host_demand(&self) -> HostDemand {
+        pub(in crate::app::compose) fn host_demand(&self, _: Option<u64>) -> HostDemand {
             match self.0 {}
         }
     }

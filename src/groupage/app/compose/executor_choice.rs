@@ -19,7 +19,7 @@ pub(crate) struct ExecutorChoice {
 ///
 /// # Errors
 /// A GPU is required, and there is none that can be used.
-pub(crate) fn choose_executor(config: &EngineConfig) -> Result<ExecutorChoice, BoxError> {
+pub(super) fn choose_executor(config: &EngineConfig) -> Result<ExecutorChoice, BoxError> {
     let preference = match config.device {
         EngineDevice::Auto => DevicePreference::Auto,
         EngineDevice::Cpu => DevicePreference::Cpu,
@@ -31,6 +31,7 @@ pub(crate) fn choose_executor(config: &EngineConfig) -> Result<ExecutorChoice, B
         is_device_required: config.device == EngineDevice::Cuda,
         memory: config.memory.map_or_else(MemoryLimit::default, memory_limit),
         batch_invariant: config.batch_invariant,
+        cpu_tokens_max: None,
         cpu_refusal: None,
         kernel_cache: None,
     };

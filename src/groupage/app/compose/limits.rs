@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::api::v1alpha1 as api;
 use crate::batching::{CallOrder, DispatchPolicy as CorePolicy, LateTreatment, Limits, PriorityClass, ScopeLimits};
-use crate::config::{self, Policy};
+use crate::config::{self, Policy, SettingSource};
 use crate::scheduler;
 use crate::telemetry::Metrics;
 
@@ -70,6 +70,17 @@ pub(super) fn to_scope_limits(limits: &config::Limits, late: api::LateHandling, 
     }
 }
 
+/// Returns the maximum weight of a batch of any route; `None` without a limit. A tuned limit is none,
+/// because it may rise.
+pub(super) fn batch_weight_max(policy: &Policy) -> Option<u64> {
+    let is_tuned = |own: &config::Setting| own.path == "limits.batchWeightMax" && own.source == SettingSource::Tuned;
+    if policy.effective().iter().any(is_tuned) {
+        return None;
+    }
+    let of_routes = policy.routes.iter().map(|route| policy.limits.overridden(&route.limits).batch_weight_max);
+    of_routes.fold(policy.limits.batch_weight_max, |most, limit| most.zip(limit).map(|(most, limit)| most.max(limit)))
+}
+
 /// Converts the treatment of late calls to the core's type.
 pub(super) const fn to_core_late(late: api::LateHandling) -> LateTreatment {
     match late {
@@ -120,4 +131,31 @@ fn published_limits(policy: &Policy) -> [(&'static str, &'static str, f64); 7] {
         ("batch_bytes_max", source("limits.batchBytesMax"), real(limits.batch_bytes_max as u64)),
         ("stand_aside_max", source("limits.standAsideMax"), f64::from(limits.passthrough_calls_max)),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{MachineLimits, Overrides, TunedValues};
+
+    fn policy(text: &str) -> Policy {
+        config::build(Some(&config::load(text, "p").unwrap()), &Overrides::default(), &MachineLimits::default())
+            .unwrap()
+    }
+
+    #[test]
+    fn the_weight_of_a_batch_is_at_most_that_of_any_route() {
+        for (text, expected) in [
+            ("{}", None),
+            ("limits: {batchWeightMax: 500}", Some(500)),
+            ("limits: {batchWeightMax: 500}\nroutes: [{path: /a, limits: {batchWeightMax: 900}}]", Some(900)),
+            ("limits: {batchWeightMax: 500}\nroutes: [{path: /a, limits: {batchWeightMax: 9}}]", Some(500)),
+            // Calls of other paths have no limit.
+            ("routes: [{path: /a, limits: {batchWeightMax: 900}}]", None),
+        ] {
+            assert_eq!(batch_weight_max(&policy(text)), expected, "{text}");
+        }
+        let tuned = TunedValues { batch_weight_max: Some(100), ..TunedValues::default() };
+        assert_eq!(batch_weight_max(&policy("limits: {batchWeightMax: 500}").with_tuned(&tuned)), None);
+    }
 }

@@ -32,11 +32,12 @@ pub(in crate::app) enum ModelServer {
 // === impl ServerTarget ===
 
 impl ServerTarget {
-    /// Returns the memory that the model of this process may take; `None` for an upstream.
-    pub(super) fn host_demand(&self) -> Option<HostDemand> {
+    /// Returns the memory that the model of this process may take, with batches of at most
+    /// `weight_max`; `None` for an upstream.
+    pub(super) fn host_demand(&self, weight_max: Option<u64>) -> Option<HostDemand> {
         match self {
             Self::Upstream(_) => None,
-            Self::Engine(model) => Some(model.host_demand()),
+            Self::Engine(model) => Some(model.host_demand(weight_max)),
         }
     }
 }

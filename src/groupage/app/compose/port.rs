@@ -201,10 +201,10 @@ fn build_server(
                 metrics: metrics.clone(),
                 body_idle_timeout: policy.proxy.client.body_idle_timeout,
                 replay_ppm: policy.failure.replay_budget.ppm(),
-                device: model.device,
+                device: model.choice.note(),
             };
-            let cpu_refusal = resources.cpu_refusal.clone();
-            let executor = groupage_serving::ExecutorSettings { cpu_refusal, ..model.executor };
+            let (cpu_tokens_max, cpu_refusal) = (resources.cpu_tokens_max, resources.cpu_refusal.clone());
+            let executor = groupage_serving::ExecutorSettings { cpu_tokens_max, cpu_refusal, ..model.choice.settings };
             Ok(ModelServer::Engine(groupage_serving::EngineServer::start(model.served, executor, parts)?))
         }
         #[cfg(not(feature = "engine"))]

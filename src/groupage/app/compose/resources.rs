@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::certs::TlsCertificates;
-use super::model_memory::{HostDemand, LimitsBeside, ModelMemory, log_lowered};
+use super::model_memory::{HostDemand, LimitsBeside, ModelMemory, log_lowered, log_smaller_batches};
 use crate::admin::AdminServer;
 use crate::clock::Clock;
 use crate::config::{Policy, ProcessLimits};
@@ -26,6 +26,9 @@ pub(super) struct ProcessResources {
     pub(super) connections: Arc<Connections>,
     /// Permits of upstream connections.
     pub(super) upstream_permits: UpstreamPermits,
+    /// Maximum number of tokens of a batch on the CPU.
+    #[cfg_attr(not(feature = "engine"), expect(dead_code, reason = "a build without the engine executes no model"))]
+    pub(super) cpu_tokens_max: Option<usize>,
     /// Reason for which the CPU does not execute a model that the chosen GPU cannot.
     #[cfg_attr(not(feature = "engine"), expect(dead_code, reason = "a build without the engine executes no model"))]
     pub(super) cpu_refusal: Option<String>,
@@ -43,17 +46,18 @@ impl ProcessResources {
     /// If a certificate file that the policy names is unusable, or the model leaves no memory.
     pub(super) fn load(
         policy: &Policy,
-        model: HostDemand,
+        model: &HostDemand,
         clock: Clock,
         metrics: Arc<Metrics>,
     ) -> Result<Self, BoxError> {
-        let LimitsBeside { limits, model, cpu_refusal } = process_limits(policy, model)?;
+        let machine = MachineMemory::read(Path::new("/"));
+        let LimitsBeside { limits, model, cpu_tokens_max, cpu_refusal } = process_limits(policy, model, machine)?;
         let ProcessLimits { connections_max, buffered_bytes_max } = limits;
         let buffers = BufferBudget::new(buffered_bytes_max, clock);
         let certs = TlsCertificates::load(&policy.proxy)?;
         let connections = Connections::new(connections_max, buffered_bytes_max, clock, metrics.clone());
         let upstream_permits = UpstreamPermits::new(connections_max, clock, buffers.clone());
-        Ok(Self { clock, metrics, buffers, certs, connections, upstream_permits, cpu_refusal, model })
+        Ok(Self { clock, metrics, buffers, certs, connections, upstream_permits, cpu_tokens_max, cpu_refusal, model })
     }
 
     /// Spawns the tasks that watch the certificate files and the memory pressure, on the thread of
@@ -72,13 +76,20 @@ impl ProcessResources {
     }
 }
 
-/// Returns the limits of a policy, or what a model leaves of them within the memory limit of the
-/// control group.
-fn process_limits(policy: &Policy, model: HostDemand) -> Result<LimitsBeside, String> {
+/// Returns the limits of a policy, or what a model leaves of them within the memory of this process.
+///
+/// # Errors
+/// The model leaves too little memory, or exceeds `engine.memory`.
+pub(super) fn process_limits(
+    policy: &Policy,
+    model: &HostDemand,
+    machine: MachineMemory,
+) -> Result<LimitsBeside, String> {
     let configured = &policy.proxy.process;
     let budget = policy.engine.as_ref().and_then(|engine| engine.memory);
-    let beside = model.limits_beside(budget, configured, MachineMemory::read(Path::new("/")))?;
+    let beside = model.limits_beside(budget, configured, machine)?;
     log_lowered(configured, &beside.limits);
+    log_smaller_batches(model.tokens_wanted(), beside.cpu_tokens_max);
     if let Some(reason) = &beside.cpu_refusal {
         tracing::info!(reason, "the CPU does not execute the model if the GPU cannot");
     }

@@ -1,12 +1,15 @@
 //! The report about a model: its files, and what the engine would do with it.
 
+use std::path::Path;
+
 use groupage_engine::{CpuFeatures, DeviceProperties, Executor, ExecutorReport, Model, OutputKind, PackedBatch};
 use groupage_serving::{LoadedExecutor, ModelRoute, ServedModel, load_executor};
 
 use super::device::{chosen_gpu, device_lines};
 use super::{Inspection, ReportLines, format_bytes, to_u64};
-use crate::app::choose_executor;
-use crate::config::EngineConfig;
+use crate::api::v1alpha1::EngineDevice;
+use crate::app::{EnginePlan, plan_engine};
+use crate::config::{self, MachineLimits, Overrides, Policy, Sourced};
 use crate::error::BoxError;
 use crate::memory::MachineMemory;
 
@@ -37,16 +40,15 @@ pub(super) fn engine_lines(features: &CpuFeatures) -> ReportLines {
     lines
 }
 
-/// Loads a model as `groupage proxy --engine` does, on the device that it would choose, executes
-/// one text, and reports it.
+/// Loads a model as `groupage proxy --engine` does, on the device that it would choose and within the
+/// memory that it would take, executes one text, and reports it.
 ///
 /// # Errors
-/// The model cannot be loaded or executed, or a GPU is required and there is none. The error names
-/// the file and the field or tensor.
+/// Those of a start: the model cannot be loaded or executed, needs more memory than there is, or a
+/// GPU is required and there is none. The error names the file and the field or tensor.
 pub(super) fn inspect(inspection: Inspection<'_>) -> Result<Vec<(&'static str, ReportLines)>, BoxError> {
     let Inspection { model, device, memory } = inspection;
-    let served = ServedModel::new(Model::open(model)?, 0);
-    let choice = choose_executor(&EngineConfig { device, ..EngineConfig::new(model) })?;
+    let EnginePlan { served, choice } = plan_engine(&build_policy(model, device)?, memory)?;
     let LoadedExecutor { mut executor, refusal } = load_executor(&served, &choice.settings)?;
     let sample_tokens = execute_sample(served.model(), &mut *executor)?;
     let gpu = chosen_gpu(&choice).filter(|_| refusal.is_none());
@@ -56,6 +58,16 @@ pub(super) fn inspect(inspection: Inspection<'_>) -> Result<Vec<(&'static str, R
     }
     let plan = ModelPlan { served: &served, report: executor.report(), gpu, sample_tokens };
     Ok(vec![("model", model_lines(served.model())), ("device", device), ("plan", plan_lines(&plan, memory))])
+}
+
+/// Returns the settings of a start with a model and without a file.
+fn build_policy(model: &Path, device: EngineDevice) -> Result<Policy, String> {
+    let overrides = Overrides {
+        engine: Some(Sourced::flag("--engine", model.display().to_string())),
+        engine_device: Some(Sourced::flag("--engine-device", format!("{device:?}"))),
+        ..Overrides::default()
+    };
+    config::build(None, &overrides, &MachineLimits::read()).map_err(|errors| errors.render(false))
 }
 
 /// Executes a text. Returns its number of tokens.
@@ -92,6 +104,9 @@ fn model_lines(model: &Model) -> ReportLines {
         None => {
             let scaling = if model.normalizes() { "scaled to unit length" } else { "not scaled by the model" };
             lines.push(("head", format!("none: embeddings by {:?} pooling, {scaling}", model.pooling())));
+            if model.lacks_head() {
+                lines.push(("", "‼ the head that `config.json` names is not used: its weights are absent".to_owned()));
+            }
         }
     }
     if !prompts.is_empty() {
@@ -131,13 +146,14 @@ fn plan_lines(plan: &ModelPlan<'_>, memory: MachineMemory) -> ReportLines {
     ]
 }
 
-/// Compares the memory of an executor on the CPU with that of the machine.
+/// Compares the memory of an executor on the CPU with what is available now. A start that has too
+/// little in all is refused before.
 fn describe_fit(report: &ExecutorReport, memory: MachineMemory) -> String {
     let own = to_u64(report.weight_bytes).saturating_add(to_u64(report.scratch_bytes));
     let whole = own.saturating_add(to_u64(report.file_bytes));
     match memory.usable() {
         Some(usable) if usable < own => {
-            format!("× more than the {} that this process can use: raise its limit", format_bytes(usable))
+            format!("‼ more than the {} that is available now: end other processes", format_bytes(usable))
         }
         Some(usable) if usable < whole => {
             format!("‼ embeddings are read from the disk where {} is not enough for all", format_bytes(usable))
@@ -157,11 +173,8 @@ fn routes(served: &ServedModel) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::super::device::tests::gpu;
     use super::*;
-    use crate::api::v1alpha1::EngineDevice;
 
     fn golden(name: &str) -> std::path::PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("src/engine/tests/goldens").join(name)
@@ -220,8 +233,22 @@ mod tests {
     #[test]
     fn memory_that_is_too_small_is_reported() {
         let usable = |bytes| MachineMemory { available: Some(bytes), ..MachineMemory::default() };
-        assert!(text("bert", usable(1 << 10)).contains("× more than the 1.0 KiB that this process can use"));
+        assert!(text("bert", usable(1 << 10)).contains("‼ more than the 1.0 KiB that is available now"));
         assert!(text("bert", usable(64 << 30)).contains("√ fits"));
+    }
+
+    /// A start is refused by the same function.
+    #[test]
+    fn a_model_that_a_start_refuses_for_lack_of_memory_is_an_error_with_the_sum() {
+        let model = golden("bert");
+        let error = |memory| {
+            let inspection = Inspection { model: &model, device: EngineDevice::Cpu, memory };
+            inspect(inspection).unwrap_err().to_string()
+        };
+        let limited = error(MachineMemory { limit: Some(1 << 20), ..MachineMemory::default() });
+        assert!(limited.contains("of packed weights") && limited.contains("the memory limit of 1 MiB"), "{limited}");
+        let small = error(MachineMemory { total: Some(1 << 20), ..MachineMemory::default() });
+        assert!(small.contains("the memory of this machine of 1 MiB"), "{small}");
     }
 
     #[test]
