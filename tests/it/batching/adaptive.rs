@@ -82,8 +82,8 @@ fn check(seed: u64) -> Result<Coverage, String> {
     });
     match result {
         Ok(()) => Ok(run.checker.tally),
-        Err(Violation { promise, how }) => {
-            Err(format!("{}seed {seed}: invariant {promise:?} broken: {how}", run.text(STEPS_SHOWN)))
+        Err(Violation { invariant, how }) => {
+            Err(format!("{}seed {seed}: invariant {invariant:?} broken: {how}", run.text(STEPS_SHOWN)))
         }
     }
 }

@@ -227,6 +227,6 @@ proptest! {
             wakeup: None,
         };
         let done = ops.into_iter().try_for_each(|op| pair.apply_op(op)).and_then(|()| pair.end());
-        done.map_err(|Violation { promise, how }| TestCaseError::fail(format!("invariant {promise:?} broken: {how}")))?;
+        done.map_err(|Violation { invariant, how }| TestCaseError::fail(format!("invariant {invariant:?} broken: {how}")))?;
     }
 }

@@ -97,7 +97,7 @@ async fn only_calls_that_are_equal_in_every_respect_share_a_batch() {
         other(&a, "", r#"{"parameters": {"t":1}, "instances": [7]}"#),
     ];
     let (first, turn) = proxy.occupy_slot(&mut hand).await;
-    let callers = proxy.queue(received).await;
+    let callers = proxy.queue(requests).await;
     turn.echo().await;
     first.answer().await;
     let mut received = Vec::new();

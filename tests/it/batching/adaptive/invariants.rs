@@ -219,7 +219,7 @@ impl InvariantChecker {
         let known = self.fates.insert(id, Some(fate));
         let how = || format!("call {} is {fate} after it was {known:?}", id.0);
         ensure_invariant(InvariantId::LeavesOnce, known == Some(None), how)?;
-        self.queue.remove(&id).ok_or_else(|| Violation { promise: InvariantId::LeavesOnce, how: how() })
+        self.queue.remove(&id).ok_or_else(|| Violation { invariant: InvariantId::LeavesOnce, how: how() })
     }
 
     fn offered(&mut self, call: &Call, result: Result<(), Rejection>, core: &Batcher) -> CheckResult {

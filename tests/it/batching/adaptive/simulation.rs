@@ -293,7 +293,7 @@ impl Simulation {
                 response => unreachable!("poll returns {response:?}"),
             }
         }
-        Err(Violation { promise: InvariantId::Ends, how: format!("does not stop deciding at {:?}", self.now) })
+        Err(Violation { invariant: InvariantId::Ends, how: format!("does not stop deciding at {:?}", self.now) })
     }
 
     fn execute(&mut self, batch: &Batch) {
