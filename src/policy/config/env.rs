@@ -186,6 +186,14 @@ impl Overrides {
 // === impl PodInfo ===
 
 impl PodInfo {
+    /// Returns `true` if this process runs in a pod: the kubelet sets the address of the API server in
+    /// every container, also if the pod disables service links.
+    #[must_use]
+    pub fn is_in_pod() -> bool {
+        #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+        std::env::var("KUBERNETES_SERVICE_HOST").is_ok_and(|host| !host.is_empty())
+    }
+
     /// Reads the environment.
     #[must_use]
     pub fn from_environment() -> Self {
