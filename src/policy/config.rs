@@ -67,6 +67,8 @@ use crate::protocol::RouteProtocol;
 
 /// Exit code of a start that fails because of its configuration: `EX_CONFIG` of `sysexits.h`.
 pub const EXIT_CONFIG: u8 = 78;
+/// Exit code of a command that cannot read an input: `EX_NOINPUT` of `sysexits.h`.
+pub const EXIT_NO_INPUT: u8 = 66;
 
 /// Builds the effective policy: flags and environment over the file, the file over the defaults,
 /// all limited to what the machine allows.

@@ -380,7 +380,10 @@ fn validate_reports_every_file_and_exits_with_the_worst_code() {
     let verdict = validate(&[&single], false, false);
     assert!(verdict.output.contains(": 1 setting, defaults for the rest\n"), "{}", verdict.output);
     assert_eq!(validate(&[&good, &bad], false, false).exit, EXIT_FINDINGS);
-    assert_eq!(validate(&[&missing, &bad], false, false).exit, EXIT_CONFIG);
+    let unreadable = validate(&[&missing, &bad], false, false);
+    assert_eq!(unreadable.exit, EXIT_NO_INPUT);
+    let message = format!("× cannot read {}: ", missing.display());
+    assert!(unreadable.output.starts_with(&message), "{}", unreadable.output);
     let json: serde_json::Value = serde_json::from_str(&validate(&[&good, &bad], true, false).output).unwrap();
     assert_eq!((&json["files"][0]["ok"], &json["files"][1]["ok"]), (&true.into(), &false.into()));
     assert_eq!(json["files"][1]["findings"][0]["nearest"], "Batch");

@@ -108,3 +108,16 @@ async fn samples_that_never_share_a_batch_are_not_sent() {
     assert_eq!(code, Some(66), "{text}");
     assert!(text.contains("never share a batch"), "{text}");
 }
+
+#[test]
+fn missing_route_is_a_usage_error_and_an_invalid_url_has_one_marker() {
+    let run = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_groupage")).arg("check").args(args).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, text) = run(&["--local", "http://127.0.0.1:1"]);
+    assert!(code == Some(2) && text.contains("requires --route PATH or --policy FILE"), "{code:?} {text}");
+    let (code, text) = run(&["--local", "ftp://x", "--route", PREDICT]);
+    assert_eq!(code, Some(66), "{text}");
+    assert!(text.starts_with("error[GRP1102]"), "{text}");
+}
