@@ -56,7 +56,7 @@ pub(super) struct CheckArgs {
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     wait: String,
     /// Output format
-    #[arg(short, long, value_enum, default_value = "table")]
+    #[arg(short, long, value_enum, ignore_case = true, default_value = "table")]
     output: Output,
 }
 

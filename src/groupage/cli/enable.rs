@@ -34,6 +34,7 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// Initial mode of the workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
 enum EnableMode {
     Batch,
     Observe,

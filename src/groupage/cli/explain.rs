@@ -56,7 +56,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "admin")]
     access_log: Option<String>,
     /// Output format
-    #[arg(short, long, value_enum, default_value = "text")]
+    #[arg(short, long, value_enum, ignore_case = true, default_value = "text")]
     output: Output,
 }
 

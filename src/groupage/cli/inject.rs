@@ -42,7 +42,7 @@ pub(super) struct InputFiles {
     #[arg(value_name = "FILE", required_unless_present = "files")]
     more: Vec<PathBuf>,
     /// Output format
-    #[arg(short, long, value_enum, default_value = "yaml")]
+    #[arg(short, long, value_enum, ignore_case = true, default_value = "yaml")]
     output: Output,
     /// Report everything that was done on standard error, not only warnings
     #[arg(long)]

@@ -47,7 +47,7 @@ pub(super) struct Args {
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", requires = "against", value_parser = header)]
     headers: Vec<(HeaderName, HeaderValue)>,
     /// Output format
-    #[arg(short, long, value_enum, default_value = "text")]
+    #[arg(short, long, value_enum, ignore_case = true, default_value = "text")]
     output: Output,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct ConfigArgs {
     #[command(flatten)]
     proxy: proxy::Args,
     /// Output format
-    #[arg(short, long, value_enum, default_value = "text")]
+    #[arg(short, long, value_enum, ignore_case = true, default_value = "text")]
     output: Output,
 }
 
