@@ -3,17 +3,21 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use super::description::describe_scenario;
 use super::traffic::RecordedOutcome;
 use crate::simulator::compare::{PolicyFigures, ScenarioReport};
 use crate::simulator::scenario::Scenario;
 
-/// Lists the scenarios, one per line: the reference scenarios, then those that extend them.
+/// Lists the scenarios, one per line with its limits and a description: the reference scenarios,
+/// then those that extend them.
 pub(super) fn list(design: &[Scenario], wider: &[Scenario]) -> String {
     let mut text = String::new();
     for (title, rows) in [("reference scenarios", design), ("further scenarios", wider)] {
         line(&mut text, format_args!("{title}"));
         for row in rows {
-            line(&mut text, format_args!("  {:<38} SLO {:?}, cap {}", row.name, row.slo, row.cap));
+            let limits = format!("SLO {:?}, batchItemsMax {}", row.slo, row.cap);
+            let description = describe_scenario(&row.name).unwrap_or_default();
+            line(&mut text, format_args!("  {:<26} {limits:<28} {description}", row.name));
         }
     }
     text
@@ -29,7 +33,7 @@ pub(super) fn recorded(recorded: &RecordedOutcome) -> String {
 pub(super) fn format_report(report: &ScenarioReport, seeds: u64) -> String {
     let mut text = String::new();
     let Scenario { name, slo, cap, horizon, .. } = &report.scenario;
-    line(&mut text, format_args!("{name}   ({seeds} × {horizon:?}, SLO {slo:?}, cap {cap})"));
+    line(&mut text, format_args!("{name}   ({seeds} × {horizon:?}, SLO {slo:?}, batchItemsMax {cap})"));
     line(&mut text, format_args!("  {}", PolicyFigures::HEADING));
     for entry in &report.entries {
         line(&mut text, format_args!("  {entry}"));
