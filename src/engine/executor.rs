@@ -202,7 +202,7 @@ pub struct DeviceUsage {
 pub struct ExecutorReport {
     /// Name of the device and of its kernels.
     pub kernels: String,
-    /// Whether the results of a sequence have the same bits in every batch.
+    /// `true` if the results of a sequence have the same bits in every batch.
     pub batch_invariant: bool,
     /// Kernels that the device supports but that failed their comparison with portable ones, and
     /// products that a library of the device cannot execute.
