@@ -49,7 +49,7 @@ pub use controller::{CaBundle, ControllerEndpoint, is_controller_address};
 pub use crd::crds;
 pub use effective::Setting;
 pub use engine::{EngineConfig, MemoryBudget, parse_engine_device};
-pub use env::{ControllerPodInfo, MachineLimits, Overrides, PodInfo, SettingSource, Sourced};
+pub use env::{ControllerPodInfo, MachineLimits, Overrides, PodInfo, SettingSource, SourcedValue};
 pub use file::{LoadError, LoadedPolicy, Origin, load, read, read_text};
 pub use finding::{ConfigErrors, Finding, Notice};
 pub use policy::{

@@ -193,7 +193,7 @@ fn a_pod_that_the_webhook_missed_is_counted_and_reported_on_its_workload() {
     assert!(desired.missing.is_empty() && desired.notices.is_empty(), "not classified yet");
     assert_eq!(words(scene.condition(ConditionType::TrafficCaptured)), "Unknown/NoPods");
     for name in ["p", "q"] {
-        scene.gaps.insert(format!("uid-{name}"), InjectionGap::Missed);
+        scene.gaps.insert(format!("uid-{name}"), InjectionGap::WebhookUnavailable);
     }
     let desired = scene.look(1);
     assert_eq!(desired.missing, [ObjectKey::new("a", "p"), ObjectKey::new("a", "q")]);
@@ -204,8 +204,8 @@ fn a_pod_that_the_webhook_missed_is_counted_and_reported_on_its_workload() {
     );
     assert_eq!(words(scene.condition(ConditionType::TrafficCaptured)), "False/SidecarMissing");
     assert_eq!(scene.status().pods.unwrap().matched, 2);
-    scene.gaps.insert("uid-p".into(), InjectionGap::Cannot("HostNetwork".into()));
-    scene.gaps.insert("uid-q".into(), InjectionGap::Cannot("HostNetwork".into()));
+    scene.gaps.insert("uid-p".into(), InjectionGap::NotInjectable("HostNetwork".into()));
+    scene.gaps.insert("uid-q".into(), InjectionGap::NotInjectable("HostNetwork".into()));
     assert_eq!(words(scene.condition(ConditionType::TrafficCaptured)), "False/NotInjectable");
     assert!(scene.look(1).missing.is_empty());
 }

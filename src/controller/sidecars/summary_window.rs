@@ -201,9 +201,9 @@ mod tests {
         recent.add(Tick::from_millis(5000), counts(1000, 10_000, 13));
         assert_eq!(recent.evaluate_slo(slo, None).reason, "Met", "a little more than one in a hundred may be chance");
         recent.add(Tick::from_millis(10_000), counts(1000, 200_000, 900));
-        let state = recent.evaluate_slo(slo, Some("the deadline shift goes up"));
+        let state = recent.evaluate_slo(slo, Some("the deadline shift is raised"));
         assert_eq!((state.holds, state.reason.as_str()), (ConditionStatus::False, "Missed"));
-        assert!(state.message.contains("slo 150ms") && state.message.ends_with("tuner: the deadline shift goes up"));
+        assert!(state.message.contains("slo 150ms") && state.message.ends_with("tuner: the deadline shift is raised"));
         recent.add(Tick::from_millis(66_000), counts(1000, 10_000, 13));
         recent.add(Tick::from_millis(71_000), counts(10, 10_000, 0));
         assert_eq!(recent.evaluate_slo(slo, None).reason, "Missed", "not at once");

@@ -20,7 +20,7 @@ use clap::Args as ClapArgs;
 
 use crate::app::{AppOptions, EXIT_INTERNAL, RunningApp, build_runtime, start};
 use crate::batching::{CostClassId, FlowMode, FlowReport};
-use crate::config::{self, MachineLimits, Overrides, Sourced};
+use crate::config::{self, MachineLimits, Overrides, SourcedValue};
 use crate::error::BoxError;
 use crate::telemetry::log::LevelHandle;
 use crate::testkit::load::{OpenConfig, OpenLoad, PreparedCalls, Report, start_open_loop};
@@ -189,16 +189,16 @@ async fn run_self_batching(args: &Args, rows: &mut Vec<RunResult>) -> Result<Str
 
 /// Starts the real proxy on a free port, without a policy.
 fn proxy(stand_in: &ServerHandle) -> Result<RunningApp, BoxError> {
-    let upstream = Some(Sourced::flag("--upstream", stand_in.url()));
+    let upstream = Some(SourcedValue::flag("--upstream", stand_in.url()));
     start_proxy(None, Overrides { upstream, ..Overrides::default() })
 }
 
 /// Starts the real proxy on a free port. `server` names its model server.
 fn start_proxy(policy: Option<&config::LoadedPolicy>, server: Overrides) -> Result<RunningApp, BoxError> {
     let overrides = Overrides {
-        listen: Some(Sourced::flag("--listen", vec!["127.0.0.1:0".to_owned()])),
-        metrics: Some(Sourced::flag("--metrics", "off".to_owned())),
-        admin: Some(Sourced::flag("--admin", "off".to_owned())),
+        listen: Some(SourcedValue::flag("--listen", vec!["127.0.0.1:0".to_owned()])),
+        metrics: Some(SourcedValue::flag("--metrics", "off".to_owned())),
+        admin: Some(SourcedValue::flag("--admin", "off".to_owned())),
         ..server
     };
     let policy = config::build(policy, &overrides, &MachineLimits::read()).map_err(|errors| errors.render(false))?;

@@ -147,7 +147,7 @@ impl Origin {
         match self {
             Self::File => SettingSource::File(line),
             Self::Snapshot => SettingSource::Snapshot,
-            Self::State => SettingSource::Kept,
+            Self::State => SettingSource::LastGood,
             Self::Controller => SettingSource::Controller,
         }
     }

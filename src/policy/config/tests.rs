@@ -118,9 +118,9 @@ fn a_flag_wins_over_the_environment_over_the_file_over_the_default() {
         _ => None,
     });
     let flags = Overrides {
-        upstream: Some(Sourced::flag("--upstream", "unix:/run/m.sock".to_owned())),
-        metrics: Some(Sourced::flag("--metrics", "127.0.0.1:0".to_owned())),
-        admin: Some(Sourced::flag("--admin", "off".to_owned())),
+        upstream: Some(SourcedValue::flag("--upstream", "unix:/run/m.sock".to_owned())),
+        metrics: Some(SourcedValue::flag("--metrics", "127.0.0.1:0".to_owned())),
+        admin: Some(SourcedValue::flag("--admin", "off".to_owned())),
         ..Overrides::default()
     };
     let policy = build(Some(&loaded), &flags.or(env), &MachineLimits::default()).unwrap();
@@ -138,8 +138,8 @@ fn a_flag_wins_over_the_environment_over_the_file_over_the_default() {
 #[test]
 fn a_wrong_flag_is_reported_by_its_name() {
     let flags = Overrides {
-        listen: Some(Sourced::flag("--listen", vec![":0".to_owned(), "nowhere".to_owned()])),
-        upstream: Some(Sourced::flag("--upstream", "ftp://model".to_owned())),
+        listen: Some(SourcedValue::flag("--listen", vec![":0".to_owned(), "nowhere".to_owned()])),
+        upstream: Some(SourcedValue::flag("--upstream", "ftp://model".to_owned())),
         ..Overrides::default()
     };
     let errors = build(None, &flags, &MachineLimits::default()).unwrap_err();
@@ -200,7 +200,7 @@ fn memory_and_file_limits_of_the_machine_bound_connections_and_buffers() {
         let policy = build(None, &Overrides::default(), &machine).unwrap();
         assert_eq!(policy.proxy.process.connections_max, connections, "{files}");
         let (_, source) = setting(&policy, "proxy.process.connectionsMax");
-        assert_eq!(source, "lowered to two fifths of the open files above 128");
+        assert_eq!(source, "lowered to the limit on open files: (files − 128) × 2/5");
     }
 }
 

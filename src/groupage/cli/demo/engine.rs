@@ -15,7 +15,7 @@ use serde_json::json;
 use super::{Args, RunResult, count_wrong, print_table, progress, start_proxy};
 use crate::app::RunningApp;
 use crate::batching::rng::SplitMix64;
-use crate::config::{self, Overrides, Sourced};
+use crate::config::{self, Overrides, SourcedValue};
 use crate::error::BoxError;
 use crate::telemetry::Metrics;
 use crate::telemetry::names::Metric;
@@ -110,7 +110,7 @@ fn start_engine(path: &Path, mode: ExecutionMode) -> Result<RunningApp, BoxError
         ExecutionMode::OneAtATime => Some(config::load(ONE_AT_A_TIME, "demo").map_err(|errors| errors.render(false))?),
         ExecutionMode::Batched => None,
     };
-    let engine = Some(Sourced::flag("--engine", path.display().to_string()));
+    let engine = Some(SourcedValue::flag("--engine", path.display().to_string()));
     start_proxy(policy.as_ref(), Overrides { engine, ..Overrides::default() })
 }
 

@@ -31,7 +31,7 @@ use crate::app::{build_route_table, build_upstream};
 use crate::body::Body;
 use crate::bounded_body::{ReadLimits, ReadResult, read_bounded};
 use crate::clock::Clock;
-use crate::config::{self, LoadedPolicy, MachineLimits, Overrides, Policy, Sourced};
+use crate::config::{self, LoadedPolicy, MachineLimits, Overrides, Policy, SourcedValue};
 use crate::error::FailureKind;
 use crate::memory::BufferBudget;
 use crate::protocol::{AnswerContent, Call, CallForm, DigestKey, Endpoint};
@@ -82,7 +82,7 @@ pub(super) fn run(
     samples: &SampleCalls,
     headers: &HeaderMap,
 ) -> Result<Vec<RouteResult>, String> {
-    let overrides = Overrides { upstream: Some(Sourced::flag(flag, url.to_owned())), ..Overrides::default() };
+    let overrides = Overrides { upstream: Some(SourcedValue::flag(flag, url.to_owned())), ..Overrides::default() };
     let policy =
         config::build(Some(loaded), &overrides, &MachineLimits::default()).map_err(|errors| errors.render(false))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
