@@ -131,9 +131,12 @@ fn assemble(
     let clock = Clock::start();
     // After repeated crashes, all calls pass through for a while. The requested policy is kept, and
     // is put in force afterwards.
-    let aside = start_record.aside.map(|left| CrashPassthrough { until: clock.now().after(left) });
-    let policy =
-        if aside.is_some() { requested.clone().into_passthrough(CRASH_GUARD_SOURCE) } else { requested.clone() };
+    let passthrough_after_crash = start_record.aside.map(|left| CrashPassthrough { until: clock.now().after(left) });
+    let policy = if passthrough_after_crash.is_some() {
+        requested.clone().into_passthrough(CRASH_GUARD_SOURCE)
+    } else {
+        requested.clone()
+    };
     let targets: Vec<String> = bound.iter().map(|port| port.target.to_string()).collect();
     let BuiltPorts { resources, scopes, access_log, ready } = build_ports(&policy, bound, clock, seed)?;
     let metrics = resources.metrics.clone();
@@ -142,7 +145,12 @@ fn assemble(
     let drain = policy.proxy.drain.clone();
     let admin_ports = AdminAddresses { metrics: policy.proxy.metrics, local: policy.proxy.admin };
     let controlled = ControlledParts { ports: handles.clone(), metrics: metrics.clone(), clock };
-    let control = SettingsHandle::new(controlled, policy, scopes, aside.map(|aside| (aside, requested)));
+    let control = SettingsHandle::new(
+        controlled,
+        policy,
+        scopes,
+        passthrough_after_crash.map(|passthrough| (passthrough, requested)),
+    );
     let drainer = start_drainer(DrainTimes { delay: drain.delay, limit: drain.limit }, &ready, &resources);
     let parts = AdminParts { resources: &resources, ports: handles, control: &control, drainer: &drainer };
     let admin = admin::start(admin_ports, parts.build(level, drain_token))?;

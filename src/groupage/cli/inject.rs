@@ -71,8 +71,8 @@ pub(super) struct InjectArgs {
     #[arg(long, value_name = "WhenNeeded|Never|Always", default_value = "Never")]
     redirect: RedirectUse,
     /// Add the sidecar as a plain container, for clusters older than Kubernetes 1.33
-    #[arg(long)]
-    classic: bool,
+    #[arg(long, alias = "classic")]
+    plain_container: bool,
 }
 
 /// Result of changing manifests.

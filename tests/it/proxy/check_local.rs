@@ -61,7 +61,7 @@ async fn a_server_that_computes_each_item_by_itself_passes() {
     assert_eq!(code, Some(0), "{text}");
     for number in [1, 2] {
         assert!(
-            text.contains(&format!("√ call {number}: merged and alone, its answers are equal byte for byte")),
+            text.contains(&format!("√ call {number}: the answer in the batch equals the answer alone, byte for byte")),
             "{text}"
         );
     }
@@ -76,7 +76,12 @@ async fn rounding_and_limits_are_reported() {
     let (url, _auto) = server(16, |items, item| item + if items.len() > 1 { 1e-6 } else { 0.0 }).await;
     let (code, text) = check(&url, &PAIR).await;
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("call 2: merged and alone, numbers in its answers differ by at most 4.0e-7"), "{text}");
+    assert!(
+        text.contains(
+            "call 2: numbers of the answer in the batch differ from those of the answer alone by at most 4.0e-7"
+        ),
+        "{text}"
+    );
     assert!(text.contains("refuses a call with 128 items (400) and names a limit of 16"), "{text}");
 }
 
@@ -85,7 +90,10 @@ async fn an_item_that_depends_on_its_neighbours_is_an_error_with_its_place() {
     let (url, _auto) = server(usize::MAX, |items, _| items.iter().sum()).await;
     let (code, text) = check(&url, &PAIR).await;
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("× call 1: merged and alone, its answers differ at `/predictions/0/0` by"), "{text}");
+    assert!(
+        text.contains("× call 1: the answer in the batch differs from the answer alone at `/predictions/0/0` by"),
+        "{text}"
+    );
     assert!(text.ends_with("status: ×\n"), "{text}");
 }
 

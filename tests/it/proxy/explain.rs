@@ -250,7 +250,7 @@ async fn explain_describes_a_code_and_lists_all_codes() {
     let unknown = explain(&["GRP9999"], None).await;
     assert_eq!(unknown.status.code(), Some(2));
     let said = String::from_utf8(unknown.stderr).unwrap();
-    assert!(said.contains("unknown code \"GRP9999\"") && said.contains("GRP3401"), "{said}");
+    assert!(said.contains("\"GRP9999\" is neither a code nor KIND/NAME") && said.contains("GRP3401"), "{said}");
 }
 
 #[tokio::test]

@@ -29,11 +29,11 @@ fn first(facts: &ClusterFacts) -> (Severity, String) {
     (worst.level, worst.what.clone())
 }
 
-fn breaks(change: impl Fn(&mut ClusterFacts), level: Severity, says: &str) {
+fn breaks(change: impl Fn(&mut ClusterFacts), level: Severity, message: &str) {
     let mut facts = sound();
     change(&mut facts);
     let (found, what) = first(&facts);
-    assert!(found == level && what.contains(says), "{what}");
+    assert!(found == level && what.contains(message), "{what}");
 }
 
 #[test]
