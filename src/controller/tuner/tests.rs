@@ -159,7 +159,7 @@ fn a_lowering_that_makes_answers_late_is_undone_and_retried_at_growing_intervals
 }
 
 #[test]
-fn an_early_deadline_that_costs_calls_goes_back_sooner_than_one_that_costs_nothing() {
+fn a_deadline_shift_that_loses_calls_is_reverted_earlier() {
     // Number of the first evaluation that lowers the shift, and the shift after it.
     let first_lowering = |lost| {
         let mut group = SimulatedGroup::new(bounds());

@@ -324,7 +324,7 @@ fn a_relative_model_of_a_policy_for_pods_is_noticed() {
 }
 
 #[test]
-fn an_alias_is_read_and_a_bomb_of_them_is_not() {
+fn aliases_are_expanded_and_an_alias_bomb_is_rejected() {
     let policy = built("routes:\n- {path: /a, timeout: &t 7s}\n- {path: /b, timeout: *t}\n");
     assert!(policy.routes.iter().all(|route| route.timeout == Some(Duration::from_secs(7))));
     let mut bomb = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n".to_owned();
