@@ -15,7 +15,7 @@
 
 mod address;
 mod connect;
-mod end;
+mod session_end;
 mod backoff;
 mod session;
 mod ca_bundles;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::DisconnectReason;
-use super::end::SessionEnd;
+use super::session_end::SessionEnd;
 
 /// Intervals and timeouts of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::address::ControllerAddress;
 use super::backoff::{jittered, uniform_below};
 use super::connect::{OpenStream, open};
-use super::end::SessionEnd;
+use super::session_end::SessionEnd;
 use super::{ControlClientConfig, DisconnectReason, EventSender, SidecarStreamHandler, StreamStatus};
 use crate::clock::Clock;
 use crate::frame::FrameDecoder;

@@ -12,7 +12,7 @@
 mod admin_api;
 mod bind;
 mod certs;
-mod control;
+mod reconfigure;
 mod drain;
 mod drain_state;
 mod engine;
@@ -40,8 +40,6 @@ use std::time::Duration;
 
 use self::admin_api::AdminParts;
 use self::bind::bind_ports;
-pub use self::control::SettingsHandle;
-use self::control::{CRASH_GUARD_SOURCE, ControlledParts};
 use self::drain::{DrainHandle, DrainedParts};
 use self::drain_state::DrainTimes;
 #[cfg(feature = "engine")]
@@ -50,6 +48,8 @@ use self::limits::publish_limits;
 pub(super) use self::model_server::ModelServer;
 pub(super) use self::port::PortHandle;
 use self::port::{BoundPort, PortInputs, ReadyPort};
+pub use self::reconfigure::SettingsHandle;
+use self::reconfigure::{CRASH_GUARD_SOURCE, ControlledParts};
 use self::resources::ProcessResources;
 pub(crate) use self::route_table::build_route_table;
 pub use self::running::RunningApp;
