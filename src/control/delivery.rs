@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_goes_again_as_it_was_until_it_is_acknowledged() {
+    fn a_report_is_sent_again_unchanged_until_it_is_acknowledged() {
         let mut out = ReportOutbox::new(7);
         assert_eq!((out.push_report(report(5)).seq, out.has_report_in_flight()), (1, true));
         assert_eq!(out.push_report(report(9)).over_ms, 5, "one at a time");

@@ -12,7 +12,7 @@ use crate::control::histogram::Histogram;
 use crate::control::wire::RouteReport;
 use crate::rollout::status::{to_duration_text, to_share_text};
 use crate::status::{ConditionState, ConditionStatus};
-use crate::tuner::{format_rounded, format_share as told_share};
+use crate::tuner::{format_rounded, format_share};
 
 /// Length of the window.
 const WINDOW: Duration = Duration::from_secs(60);
@@ -127,7 +127,7 @@ impl SummaryWindow {
         } else {
             let promised = slo.map_or_else(String::new, |slo| format!(" (slo {})", format_rounded(slo)));
             let explanation = if explanation.is_empty() { String::new() } else { format!("; tuner: {explanation}") };
-            let (p99, part) = (format_rounded(Duration::from_micros(micros)), told_share(bad, calls));
+            let (p99, part) = (format_rounded(Duration::from_micros(micros)), format_share(bad, calls));
             format!("p99 {p99}{promised}, {part} of the calls late or unanswered{explanation}")
         };
         let state = ConditionState { holds, reason: reason.to_owned(), message };

@@ -15,7 +15,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "URL")]
     pub(super) upstream: Option<String>,
     /// Directory of a model that the process serves itself: config.json, tokenizer.json and
-    /// safetensors, as published on Hugging Face
+    /// safetensors, as published on Hugging Face (needs the feature engine)
     #[arg(long, value_name = "MODEL_DIR", conflicts_with_all = ["upstream", "capture"])]
     pub(super) engine: Option<String>,
     /// Device that executes the model: Auto, Cpu or Cuda [default: Auto]

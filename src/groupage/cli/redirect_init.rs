@@ -34,7 +34,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> ExitCode {
     let is_in_pod = PodInfo::is_in_pod();
-    if !(is_in_pod || args.force) {
+    if !is_in_pod && !args.force {
         eprintln!(
             "no port is redirected: this is not a pod (KUBERNETES_SERVICE_HOST is not set), and the rules would apply to every process of this machine; to write them nevertheless use --force, and to undo it `{UNDO}`"
         );

@@ -299,7 +299,7 @@ fn a_new_pod_gets_shared_settings_and_a_refusing_one_blocks_no_other() {
         cluster.registry.get_mut("uid-q").unwrap().last_pushed = Some((hash.clone(), Tick::default()));
         cluster.registry.on_rejected(&identity(&cluster.pods[1]), &hash, "it cannot");
     }
-    assert!(shift(&last, "uid-p") > 0, "p is tuned, whatever q says: {:?}", last.live.pod_tunings);
+    assert!(shift(&last, "uid-p") > 0, "p is tuned independently of q: {:?}", last.live.pod_tunings);
     let new = a_pod("a", "r", &[]);
     cluster.registry.on_open(&identity(&new), &hello());
     cluster.pods.push(new);

@@ -58,21 +58,3 @@ fn describe_further(name: &str) -> Option<&'static str> {
         _ => return None,
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cli::simulate::args::extended_scenarios;
-    use crate::simulator::scenario;
-
-    #[test]
-    fn every_named_scenario_is_described_in_the_list() {
-        let (reference, further) = (scenario::base_rows(scenario::HORIZON), extended_scenarios());
-        let list = crate::cli::simulate::text::list(&reference, &further);
-        for row in reference.iter().chain(&further) {
-            let description = describe_scenario(&row.name).unwrap_or_else(|| panic!("{} is not described", row.name));
-            let listed = list.lines().any(|line| line.contains(&row.name) && line.ends_with(description));
-            assert!(listed, "{}: {list}", row.name);
-        }
-    }
-}

@@ -52,3 +52,21 @@ pub(super) fn format_elapsed(reports: &[ScenarioReport], seeds: u64, took: Durat
 fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
     writeln!(text, "{arguments}").expect("writing to a String cannot fail");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::extended_scenarios;
+    use super::*;
+    use crate::simulator::scenario;
+
+    #[test]
+    fn every_named_scenario_is_described_in_the_list() {
+        let (reference, further) = (scenario::base_rows(scenario::HORIZON), extended_scenarios());
+        let list = list(&reference, &further);
+        for row in reference.iter().chain(&further) {
+            let description = describe_scenario(&row.name).unwrap_or_else(|| panic!("{} is not described", row.name));
+            let is_listed = list.lines().any(|line| line.contains(&row.name) && line.ends_with(description));
+            assert!(is_listed, "{}: {list}", row.name);
+        }
+    }
+}

@@ -88,13 +88,13 @@ pub(super) fn run(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
     runtime.block_on(async {
-        let asker = ConformanceClient::new(&policy, headers.clone())?;
-        if !asker.upstream.can_connect().await {
+        let client = ConformanceClient::new(&policy, headers.clone())?;
+        if !client.upstream.can_connect().await {
             return Err(format!("cannot connect to {url}"));
         }
         let mut results = Vec::new();
         for sample in samples.calls(&policy) {
-            results.extend(asker.test_route(sample).await);
+            results.extend(client.test_route(sample).await);
         }
         Ok(results)
     })
