@@ -15,7 +15,7 @@
 
 mod address;
 mod connect;
-mod end;
+mod session_end;
 mod backoff;
 mod session;
 mod ca_bundles;
@@ -171,10 +171,10 @@ impl Client {
     pub async fn run(self, sidecar: Arc<dyn SidecarStreamHandler>) {
         let Self { mut config, clock, handle } = self;
         let mut pace = backoff::Backoff::default();
-        let mut named = None;
+        let mut redirect_address = None;
         loop {
             let began = clock.now();
-            let end = session::run_session(&mut config, clock, &handle, &*sidecar, named.take()).await;
+            let end = session::run_session(&mut config, clock, &handle, &*sidecar, redirect_address.take()).await;
             if end.reason == DisconnectReason::Certificate {
                 config.trust.switch_bundle();
             }
@@ -182,7 +182,7 @@ impl Client {
             let again = pace.next_delay(&end, lived, clock.now().since(began), rand::random());
             tracing::debug!(reason = end.reason.as_str(), message = end.message, ?again, "the control stream ended");
             sidecar.on_status(&StreamStatus::Lost { reason: end.reason, message: end.message, retry_in: again });
-            named = end.named;
+            redirect_address = end.redirect_address;
             tokio::time::sleep(again).await;
         }
     }

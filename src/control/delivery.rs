@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_goes_again_as_it_was_until_it_is_acknowledged() {
+    fn a_report_is_sent_again_unchanged_until_it_is_acknowledged() {
         let mut out = ReportOutbox::new(7);
         assert_eq!((out.push_report(report(5)).seq, out.has_report_in_flight()), (1, true));
         assert_eq!(out.push_report(report(9)).over_ms, 5, "one at a time");
@@ -242,7 +242,7 @@ mod tests {
 
     /// Delivery of one report in the simulation.
     #[derive(Debug, Clone, Copy)]
-    enum Fate {
+    enum DeliveryOutcome {
         Arrives,
         AnswerLost,
         Lost,
@@ -255,7 +255,7 @@ mod tests {
             steps in prop::collection::vec((1..100_u64, 0..4_u8), 1..60),
         ) {
             let (mut out, mut inbox, mut counted, mut happened, mut since) = (ReportOutbox::new(3), DuplicateFilter::default(), 0, 0, 0);
-            let mut step = |amount: u64, fate: Fate| {
+            let mut step = |amount: u64, fate: DeliveryOutcome| {
                 happened += amount;
                 since += amount;
                 if !out.has_report_in_flight() {
@@ -265,14 +265,14 @@ mod tests {
                 let sent = out.report_in_flight().cloned().unwrap();
                 let mut arrives = |sent: &SidecarReport| if inbox.accept_report(sent.epoch, sent.seq) { counted += sent.over_ms };
                 match fate {
-                    Fate::Lost => out.on_stream_opened(),
-                    Fate::AnswerLost => {
+                    DeliveryOutcome::Lost => out.on_stream_opened(),
+                    DeliveryOutcome::AnswerLost => {
                         arrives(&sent);
                         out.on_stream_opened();
                     }
-                    Fate::Arrives | Fate::Twice => {
+                    DeliveryOutcome::Arrives | DeliveryOutcome::Twice => {
                         arrives(&sent);
-                        if matches!(fate, Fate::Twice) {
+                        if matches!(fate, DeliveryOutcome::Twice) {
                             arrives(&sent);
                         }
                         out.on_ack(&inbox.acked());
@@ -281,12 +281,18 @@ mod tests {
                 (happened, counted, since)
             };
             for (amount, fate) in steps {
-                let fate = [Fate::Arrives, Fate::AnswerLost, Fate::Lost, Fate::Twice][usize::from(fate)];
+                let outcomes = [
+                    DeliveryOutcome::Arrives,
+                    DeliveryOutcome::AnswerLost,
+                    DeliveryOutcome::Lost,
+                    DeliveryOutcome::Twice,
+                ];
+                let fate = outcomes[usize::from(fate)];
                 let (happened, counted, _) = step(amount, fate);
                 prop_assert!(counted <= happened, "nothing is doubled");
             }
-            step(0, Fate::Arrives);
-            let (happened, counted, since) = step(0, Fate::Arrives);
+            step(0, DeliveryOutcome::Arrives);
+            let (happened, counted, since) = step(0, DeliveryOutcome::Arrives);
             prop_assert_eq!((counted, since), (happened, 0));
         }
     }

@@ -12,7 +12,7 @@
 //! messages, `frame` the framing, `delivery` exactly-once delivery, `histogram` and `route_counts`
 //! the counts: all of these are pure. `client` and `server` are the two ends.
 //!
-//! The module does not apply a `SidecarConfig` or evaluate a `SidecarReport`: both ends call back
+//! The package does not apply a `SidecarConfig` or evaluate a `SidecarReport`: both ends call back
 //! into the trait that their user implements.
 
 use groupage_batching as batching;

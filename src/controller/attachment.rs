@@ -202,9 +202,9 @@ fn evaluate_acceptance(cluster: &ClusterState, policy: &Arc<Policy>, followed: b
         return Acceptance::Invalid("targetRefs and selector are mutually exclusive: remove one of them".to_owned());
     };
     let namespace = policy.meta.key.namespace.as_str();
-    let rival = find_rival(cluster, policy, target);
+    let conflicting = find_conflicting(cluster, policy, target);
     let mut notes = Vec::new();
-    if let Some(older) = &rival {
+    if let Some(older) = &conflicting {
         let reason = format!("the older BatchPolicy {older} selects the same pods");
         // Pods that name this policy follow it nevertheless, so it must be applied.
         if !claims.named.contains(&policy.meta.key) {
@@ -230,7 +230,7 @@ fn evaluate_acceptance(cluster: &ClusterState, policy: &Arc<Policy>, followed: b
         }
         notes.extend(missing);
     }
-    if rival.is_none() && !winners.is_empty() {
+    if conflicting.is_none() && !winners.is_empty() {
         notes.push(format!(
             "an older BatchPolicy takes precedence for some pods: {}",
             super::status::join_first(&winners, 3)
@@ -239,15 +239,15 @@ fn evaluate_acceptance(cluster: &ClusterState, policy: &Arc<Policy>, followed: b
     Acceptance::Accepted((!notes.is_empty()).then(|| notes.join("; ")))
 }
 
-/// Returns the name of a rival: an older policy of the namespace with the same target.
-fn find_rival(cluster: &ClusterState, policy: &Policy, target: PolicyTarget<'_>) -> Option<String> {
+/// Returns the name of a conflicting: an older policy of the namespace with the same target.
+fn find_conflicting(cluster: &ClusterState, policy: &Policy, target: PolicyTarget<'_>) -> Option<String> {
     let others = in_namespace(&cluster.policies, &policy.meta.key.namespace).map(|(_, other)| other);
     let mut others = others.filter(|other| other.meta.key != policy.meta.key && takes_precedence(other, policy));
-    let rival = others.find(|other| {
+    let conflicting = others.find(|other| {
         let theirs = other.spec.as_ref().ok().and_then(target_of);
         theirs.is_some_and(|theirs| is_covered(target, theirs))
     });
-    rival.map(|rival| rival.meta.key.name.clone())
+    conflicting.map(|conflicting| conflicting.meta.key.name.clone())
 }
 
 /// Returns `true` if the other target is the same, or contains all references of this one.

@@ -6,7 +6,7 @@
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InjectionGap {
     /// The pod is injectable: the webhook was unavailable at its creation.
-    Missed,
+    WebhookUnavailable,
     /// The pod is not injectable, for this reason.
-    Cannot(String),
+    NotInjectable(String),
 }

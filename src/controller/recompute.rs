@@ -158,7 +158,7 @@ fn reason_notice(
 fn missed_pods(input: &RecomputeInput<'_>) -> Vec<ObjectKey> {
     let is_missed = |key: &&ObjectKey| {
         let pod = input.cluster.uninjected_pods.get(*key);
-        pod.is_some_and(|pod| input.gaps.get(&pod.meta.uid) == Some(&InjectionGap::Missed))
+        pod.is_some_and(|pod| input.gaps.get(&pod.meta.uid) == Some(&InjectionGap::WebhookUnavailable))
     };
     input.attached.uninjected.keys().filter(is_missed).cloned().collect()
 }

@@ -114,9 +114,9 @@ pub fn summarize_ready(others: &[ConditionFinding]) -> ConditionFinding {
         let message = format!("{}: {}", bad.kind.as_str(), bad.message);
         return ConditionFinding::new(ConditionType::Ready, ConditionStatus::False, &bad.reason, message);
     }
-    if let Some(unsaid) = first(ConditionStatus::Unknown) {
-        let message = format!("{}: {}", unsaid.kind.as_str(), unsaid.message);
-        return ConditionFinding::new(ConditionType::Ready, ConditionStatus::Unknown, &unsaid.reason, message);
+    if let Some(unknown) = first(ConditionStatus::Unknown) {
+        let message = format!("{}: {}", unknown.kind.as_str(), unknown.message);
+        return ConditionFinding::new(ConditionType::Ready, ConditionStatus::Unknown, &unknown.reason, message);
     }
     ConditionFinding::new(ConditionType::Ready, ConditionStatus::True, "Ready", "no problem was found")
 }

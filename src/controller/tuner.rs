@@ -111,7 +111,7 @@ pub struct Proposal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TuningReason {
     /// Category, for Events and metrics.
-    pub word: ReasonCode,
+    pub code: ReasonCode,
     /// One-sentence explanation, for a status.
     pub text: String,
 }

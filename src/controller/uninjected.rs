@@ -200,12 +200,12 @@ mod tests {
         let at = |seconds: u64| Tick::from_millis(seconds * 1000);
         let first = gaps.take_due(&round(cluster.clone()), at(0));
         assert_eq!(first.len(), 1);
-        assert!(gaps.record(first[0].clone(), InjectionGap::Missed, at(0)));
+        assert!(gaps.record(first[0].clone(), InjectionGap::WebhookUnavailable, at(0)));
         assert!(gaps.take_due(&round(cluster.clone()), at(599)).is_empty());
         assert_eq!(gaps.take_due(&round(cluster.clone()), at(600)).len(), 1);
         uninjected(&mut cluster, pod("a", "p", &[("other", "label")]));
         assert_eq!(gaps.take_due(&round(cluster.clone()), at(1)).len(), 1);
-        assert!(!gaps.record(first[0].clone(), InjectionGap::Missed, at(1)), "no news");
+        assert!(!gaps.record(first[0].clone(), InjectionGap::WebhookUnavailable, at(1)), "no news");
         gaps.take_due(&round(ClusterState::default()), at(2));
         assert!(gaps.results().is_empty(), "it is gone");
     }
@@ -217,10 +217,11 @@ mod tests {
         let context =
             ReviewContext { cluster: &cluster, base: &base, own_namespace: "", token: "", native: Some(true) };
         let pod = |host: bool| json!({"metadata": {"name": "p"}, "spec": {"hostNetwork": host, "containers": [{"name": "c", "ports": [{"containerPort": 80}]}]}, "status": {"phase": "Running"}});
-        assert_eq!(classify(&ObjectKey::new("a", "p"), pod(false), context), Some(InjectionGap::Missed));
-        assert!(
-            matches!(classify(&ObjectKey::new("a", "p"), pod(true), context), Some(InjectionGap::Cannot(reason)) if reason.starts_with("HostNetwork"))
-        );
+        assert_eq!(classify(&ObjectKey::new("a", "p"), pod(false), context), Some(InjectionGap::WebhookUnavailable));
+        assert!(matches!(
+            classify(&ObjectKey::new("a", "p"), pod(true), context),
+            Some(InjectionGap::NotInjectable(reason)) if reason.starts_with("HostNetwork")
+        ));
         let none = InjectionContext::default();
         let with = |native, own: &str| InstallationValues {
             build_context: Arc::new(|| InjectionContext { inject_by_default: true, ..InjectionContext::default() }),
@@ -234,9 +235,12 @@ mod tests {
         let classify_job = |installation: InstallationValues| {
             installation.classify(&ObjectKey::new("a", "p"), job.clone(), &native_cluster)
         };
-        assert_eq!(classify_job(with(None, "g")), Some(InjectionGap::Missed));
+        assert_eq!(classify_job(with(None, "g")), Some(InjectionGap::WebhookUnavailable));
         assert!(
-            matches!(classify_job(with(Some(false), "g")), Some(InjectionGap::Cannot(reason)) if reason.starts_with("JobNeedsNativeSidecar")),
+            matches!(
+                classify_job(with(Some(false), "g")),
+                Some(InjectionGap::NotInjectable(reason)) if reason.starts_with("JobNeedsNativeSidecar")
+            ),
             "the installation disables the native form"
         );
         assert_eq!(classify_job(with(None, "a")), None, "the controller's own namespace");

@@ -10,7 +10,7 @@
 
 mod follow;
 mod client_layer;
-mod reach;
+mod reachability;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ use strum::{IntoStaticStr, VariantArray};
 use tokio::sync::watch;
 
 use self::follow::{KindWatcher, TableAccess};
-pub use self::reach::ApiReach;
+pub use self::reachability::ApiReach;
 use super::cluster_state::{self, ClusterState};
 use crate::batching::Tick;
 use crate::clock::Clock;

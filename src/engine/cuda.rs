@@ -103,8 +103,8 @@ pub struct CudaOptions {
     pub tokens_max: usize,
     /// Maximum device memory.
     pub memory: MemoryLimit,
-    /// Whether results must not depend on the batch. A library of the device multiplies matrices
-    /// otherwise, if one is installed.
+    /// `true` if results must not depend on the batch. Otherwise a library of the device multiplies
+    /// matrices, if one is installed.
     pub batch_invariant: bool,
 }
 

@@ -227,7 +227,7 @@ pub struct ExecutorReport {
     pub kernels: String,
     /// Type of the numbers that it multiplies.
     pub number_type: NumberType,
-    /// Whether the results of a sequence have the same bits in every batch.
+    /// `true` if the results of a sequence have the same bits in every batch.
     pub batch_invariant: bool,
     /// Kernels that the device supports but that failed their comparison with portable ones, and
     /// products that a library of the device cannot execute.

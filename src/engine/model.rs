@@ -107,7 +107,7 @@ impl Model {
         self.pooling
     }
 
-    /// Whether embeddings are scaled to unit length by default.
+    /// Returns `true` if embeddings are scaled to unit length by default.
     #[must_use]
     pub fn normalizes(&self) -> bool {
         self.normalizes

@@ -32,13 +32,13 @@ pub(crate) struct SentenceConfig {
     /// The error of a model for embeddings whose modules end before the pooling. A classifier has
     /// the module `Transformer` alone.
     pub(crate) unpooled: Option<LoadError>,
-    /// Whether a file configures the pooling, as those of a model for embeddings do.
+    /// `true` if a file configures the pooling, as those of a model for embeddings do.
     pub(crate) has_pooling: bool,
-    /// Whether embeddings are scaled to unit length.
+    /// `true` if embeddings are scaled to unit length.
     pub(crate) normalizes: bool,
     /// Maximum number of tokens of a sequence.
     pub(crate) length_max: Option<usize>,
-    /// Whether texts are converted to lowercase before other normalizers.
+    /// `true` if texts are converted to lowercase before other normalizers.
     pub(crate) lowercases: bool,
     pub(crate) prompts: Prompts,
 }

@@ -4,20 +4,20 @@
 //! Special tokens are those that a model adds to the tokens of a text, such as `[CLS]` and `[SEP]`.
 //! A segment type (`token_type_ids` of BERT) distinguishes the two texts of a pair.
 
-mod detail;
+mod token_positions;
 mod file;
 mod settings;
-mod truncate;
-mod truncation;
+mod truncate_encoding;
+mod truncation_policy;
 
 use std::fmt;
 
 use tokenizers::utils::truncation::TruncationDirection;
 use tokenizers::{PostProcessor as _, Tokenizer};
 
-pub use self::detail::TokenDetail;
 use self::settings::TokenizerSettings;
-pub use self::truncation::Truncation;
+pub use self::token_positions::TokenDetail;
+pub use self::truncation_policy::Truncation;
 use crate::config::{EncoderConfig, POSITIONS_MAX, PositionScheme};
 use crate::directory::TOKENIZER_BYTES_MAX;
 use crate::error::LoadError;

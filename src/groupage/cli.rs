@@ -72,6 +72,7 @@ enum Command {
     Uninject(inject::InputFiles),
     /// Redirect ports of this pod to its sidecar by kernel rules: the init container of a pod that
     /// is captured by `Redirect`
+    #[command(hide = true)]
     RedirectInit(redirect_init::Args),
     /// Run the controller of a cluster
     Controller(Box<controller::Args>),

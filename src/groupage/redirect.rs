@@ -120,17 +120,17 @@ pub fn install(redirects: &[Redirect]) -> Result<WriteReport, RedirectError> {
     check(redirects)?;
     let mut kernel = NfTablesSocket::open()?;
     let others = ForeignRules::read(&kernel.list_chains()?, &kernel.list_rules()?);
-    let mut doubts = Vec::new();
+    let mut warnings = Vec::new();
     for redirect in redirects {
         match others.find_conflict(redirect.port) {
             None => {}
             Some(RedirectConflict { by, is_certain: true }) => return Err(RedirectError::PortAlreadyRedirected(by)),
-            Some(RedirectConflict { by, is_certain: false }) => doubts.push(by),
+            Some(RedirectConflict { by, is_certain: false }) => warnings.push(by),
         }
     }
-    doubts.extend(kernel::legacy_iptables_warning());
+    warnings.extend(kernel::legacy_iptables_warning());
     kernel.commit(&ruleset::build_transaction(redirects))?;
-    Ok(WriteReport { warnings: doubts })
+    Ok(WriteReport { warnings })
 }
 
 fn check(redirects: &[Redirect]) -> Result<(), RedirectError> {

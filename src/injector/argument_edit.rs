@@ -123,22 +123,22 @@ fn set_argument(
 ) {
     let Some((flag, value)) = split_flag(words) else { return };
     let before = undo.args.len();
-    let mut stands = false;
+    let mut found = false;
     for key in ["command", "args"] {
         let places: Vec<(usize, String)> = flag_positions(list(own, &[key]), flag, value).collect();
         for (index, desired) in places {
-            stands = true;
+            found = true;
             let Some(item) = own.get_mut(key).and_then(|list| list.get_mut(index)).filter(|item| **item != desired)
             else {
                 continue;
             };
-            let was = std::mem::replace(item, json!(desired));
-            report.warnings.push(format!("container {container}: changed argument {was} to {desired:?}"));
+            let previous = std::mem::replace(item, json!(desired));
+            report.warnings.push(format!("container {container}: changed argument {previous} to {desired:?}"));
             let (container, list) = (container.to_owned(), key.to_owned());
-            undo.args.push(ArgumentChange { container, list, index, set: desired, was: Some(was) });
+            undo.args.push(ArgumentChange { container, list, index, set: desired, was: Some(previous) });
         }
     }
-    if !stands {
+    if !found {
         let of_image = list(own, &["args"]).is_empty() && list(own, &["command"]).is_empty();
         append(own, container, words, undo, report);
         if of_image {

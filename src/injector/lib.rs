@@ -9,7 +9,7 @@
 //! because injection starts with [`uninject`]. Injection is reversible: every change in the user's
 //! own containers is recorded in the annotation `groupage.dev/status`, and [`uninject`] reverts it.
 //!
-//! This module excludes the selection of the cluster objects that matter to a pod (the caller puts
+//! This package excludes the selection of the cluster objects that matter to a pod (the caller puts
 //! them into [`InjectionContext`]), YAML, and events.
 
 use groupage_policy::api;

@@ -132,7 +132,7 @@ impl Recipe {
         if self.verbs.is_empty() || at(count - 1).contains('.') && !is_program(count - 1) {
             return Some(count);
         }
-        let stands = |verb: &&&str| verb.split(' ').enumerate().all(|(offset, part)| at(count + offset) == part);
-        self.verbs.iter().find(stands).map(|verb| count + verb.split(' ').count())
+        let matches_verb = |verb: &&&str| verb.split(' ').enumerate().all(|(offset, part)| at(count + offset) == part);
+        self.verbs.iter().find(matches_verb).map(|verb| count + verb.split(' ').count())
     }
 }

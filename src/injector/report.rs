@@ -44,7 +44,7 @@ pub(super) fn describe(
             Some(_) => "set",
         };
         report.warnings.extend(uncaptured.iter().map(|cause| {
-            format!("{cause}: not captured; {what} groupage.dev/app-listen (port {listen} leads through the sidecar)")
+            format!("{cause}: not captured; {what} groupage.dev/app-listen (calls to port {listen} pass through the sidecar)")
         }));
     }
     report.warnings.extend(short_grace_warning(overrides, grace));

@@ -186,14 +186,14 @@ fn has_pod_resources(pod: &Value) -> bool {
 /// Kubernetes, `pkg/apis/core/v1/defaults.go`), that is the sidecar's alone, and a Guaranteed pod
 /// would lose its class.
 fn defaulted_requests(pod: &Value) -> Vec<(String, Value)> {
-    let says = |value: &Value, kind: &str, name: &str| !at(value, &["resources", kind, name]).is_null();
+    let has_resource = |value: &Value, kind: &str, name: &str| !at(value, &["resources", kind, name]).is_null();
     let spec = at(pod, &["spec"]);
     let requests = at(spec, &["resources", "requests"]);
     let limits = ["cpu", "memory"].into_iter().filter(|name| {
         amount(spec, &["resources", "limits", name]).is_some()
             && (requests.is_null() || requests.is_object())
-            && !says(spec, "requests", name)
-            && !containers(pod).any(|own| says(own, "requests", name) || says(own, "limits", name))
+            && !has_resource(spec, "requests", name)
+            && !containers(pod).any(|own| has_resource(own, "requests", name) || has_resource(own, "limits", name))
     });
     limits.map(|name| (name.to_owned(), at(spec, &["resources", "limits", name]).clone())).collect()
 }

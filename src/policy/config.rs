@@ -49,7 +49,7 @@ pub use controller::{CaBundle, ControllerEndpoint, is_controller_address};
 pub use crd::crds;
 pub use effective::Setting;
 pub use engine::{EngineConfig, MemoryBudget, parse_engine_device};
-pub use env::{ControllerPodInfo, MachineLimits, Overrides, PodInfo, SettingSource, Sourced};
+pub use env::{ControllerPodInfo, MachineLimits, Overrides, PodInfo, SettingSource, SourcedValue};
 pub use file::{LoadError, LoadedPolicy, Origin, load, read, read_text};
 pub use finding::{ConfigErrors, Finding, Notice};
 pub use policy::{
@@ -67,6 +67,8 @@ use crate::protocol::RouteProtocol;
 
 /// Exit code of a start that fails because of its configuration: `EX_CONFIG` of `sysexits.h`.
 pub const EXIT_CONFIG: u8 = 78;
+/// Exit code of a command that cannot read an input: `EX_NOINPUT` of `sysexits.h`.
+pub const EXIT_NO_INPUT: u8 = 66;
 
 /// Builds the effective policy: flags and environment over the file, the file over the defaults,
 /// all limited to what the machine allows.

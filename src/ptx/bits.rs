@@ -31,17 +31,17 @@ pub(crate) const fn low_half(value: u64) -> u16 {
 
 /// Returns an offset or a length as an index. Values beyond the address space saturate, and then
 /// fail the check of bounds.
-pub(crate) fn index(value: u64) -> usize {
+pub(crate) fn to_index(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
 /// Returns the f32 in the lower 32 bits.
-pub(crate) const fn float(value: u64) -> f32 {
+pub(crate) const fn to_f32(value: u64) -> f32 {
     f32::from_bits(low_word(value))
 }
 
 /// Returns the register that holds an f32.
-pub(crate) const fn float_bits(value: f32) -> u64 {
+pub(crate) const fn from_f32(value: f32) -> u64 {
     value.to_bits() as u64
 }
 

@@ -6,7 +6,7 @@
 
 use groupage_batching::rng::SplitMix64;
 
-use crate::bits::index;
+use crate::bits::to_index;
 use crate::execute::{BlockState, execute};
 use crate::fault::{DeviceFault, FaultKind, FaultLocation, LaneFault};
 use crate::instruction::{Instruction, Operand, Operation, Register};
@@ -216,6 +216,6 @@ fn continue_at(warp: &mut Warp, at: usize, lanes: u32) {
 fn shuffle<T>(items: &mut [T], rng: &mut SplitMix64) {
     for end in (1..items.len()).rev() {
         let other = rng.next_u64() % (end as u64 + 1);
-        items.swap(end, index(other));
+        items.swap(end, to_index(other));
     }
 }

@@ -3,7 +3,7 @@
 mod scalar;
 mod operand;
 mod operator;
-mod sources;
+mod source_registers;
 
 pub(crate) use operand::{InstructionGuard, MemoryOperand, Operand, Register, SpecialRegister};
 pub(crate) use operator::{

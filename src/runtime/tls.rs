@@ -71,7 +71,7 @@ pub trait ReloadableCertificate: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// Returns an error if the files cannot be used. The certificates in use remain unchanged.
-    fn look(&self) -> Result<ReloadOutcome, CertificateFileError>;
+    fn reload(&self) -> Result<ReloadOutcome, CertificateFileError>;
 }
 
 /// Returns the cryptography provider of the process.

@@ -15,7 +15,7 @@ use crate::model::ServedModel;
 pub struct ExecutorSettings {
     /// The device, as `groupage_engine::choose_device` returns it.
     pub device: DeviceChoice,
-    /// Whether a model that the chosen GPU cannot execute is refused. Otherwise, it is executed on
+    /// `true` to refuse a model that the chosen GPU cannot execute. Otherwise, it is executed on
     /// the CPU.
     pub is_device_required: bool,
     /// Maximum memory on a GPU. On the CPU, the caller compares the demand with its limit.
@@ -26,7 +26,7 @@ pub struct ExecutorSettings {
     /// Reason for which the CPU does not execute a model that the chosen GPU cannot, such as a lack
     /// of memory; `None` if it may.
     pub cpu_refusal: Option<String>,
-    /// Whether an executor without batch invariance is refused.
+    /// `true` to refuse an executor without batch invariance.
     pub batch_invariant: bool,
     /// Directory in which compiled kernels of a GPU are kept; `None` to compile them at each start.
     pub kernel_cache: Option<PathBuf>,

@@ -58,8 +58,8 @@ pub(crate) enum TruncationSide {
 /// Options of tokenization that several routes accept.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct EncodeOptions {
-    /// Whether an input with too many tokens is truncated, or refused. The default is `true`, as
-    /// for TEI, where `--auto-truncate` is enabled by default.
+    /// `true` to truncate an input with too many tokens, `false` to refuse it. The default is
+    /// `true`, as for TEI, where `--auto-truncate` is enabled by default.
     #[serde(default)]
     pub(crate) truncate: Option<bool>,
     /// Side at which tokens are left out. The default is that of the model.

@@ -1,8 +1,8 @@
 //! Test kit: simulated model servers, and load generators that verify every response.
 //!
-//! Nothing in this module serves real traffic. `groupage demo`, the tests, the benchmarks and the
+//! Nothing in this package serves real traffic. `groupage demo`, the tests, the benchmarks and the
 //! soak tests need an upstream with an exactly known cost and a client that detects wrong
-//! responses. They all share this module, so that a figure in the README and a figure in a test
+//! responses. They all share this package, so that a figure in the README and a figure in a test
 //! measure the same thing.
 //! - [`server`]: a model server on a real socket with t(n) = a + b·n and a bounded FIFO queue. Its
 //!   results depend on the items alone.
@@ -17,7 +17,7 @@
 //!
 //! The test kit shares two cores with the proxy under test. Therefore `http1` contains a minimal
 //! HTTP/1.1 client, which needs no task, one small allocation and only two system calls for each
-//! call. The module does not depend on the proxy. It measures from outside and reads the clock
+//! call. The package does not depend on the proxy. It measures from outside and reads the clock
 //! itself (`time`).
 
 mod boxed_future;

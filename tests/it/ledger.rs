@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use groupage::app::{AppOptions, RunningApp, start};
-use groupage::config::{self, MachineLimits, Overrides, Policy, SchedulingPolicy, Sourced};
+use groupage::config::{self, MachineLimits, Overrides, Policy, SchedulingPolicy, SourcedValue};
 use groupage::telemetry::log::LevelHandle;
 use groupage::testkit::ListResponse;
 use groupage::testkit::integrity::{self, LedgerConfig, LedgerMock, MockConfig};
@@ -115,10 +115,10 @@ fn no_item_is_lost_if_batches_are_refused() {
 fn start_proxy(mock: &LedgerMock, policies: &[String]) -> (Vec<Policy>, RunningApp) {
     let any = || "127.0.0.1:0".to_owned();
     let overrides = Overrides {
-        listen: Some(Sourced::flag("--listen", vec![any()])),
-        upstream: Some(Sourced::flag("--upstream", mock.url())),
-        metrics: Some(Sourced::flag("--metrics", "off".to_owned())),
-        admin: Some(Sourced::flag("--admin", "off".to_owned())),
+        listen: Some(SourcedValue::flag("--listen", vec![any()])),
+        upstream: Some(SourcedValue::flag("--upstream", mock.url())),
+        metrics: Some(SourcedValue::flag("--metrics", "off".to_owned())),
+        admin: Some(SourcedValue::flag("--admin", "off".to_owned())),
         ..Overrides::default()
     };
     let build = |text: &String| {

@@ -6,6 +6,7 @@
 
 mod batching;
 mod controller;
+mod demo;
 mod fuzz_replay;
 mod injector;
 mod ledger;

@@ -16,6 +16,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 const POD: [&str; 2] = ["10.99.0.1", "fd99::1"];
 const OUTSIDE: [&str; 2] = ["10.99.0.2", "fd99::2"];
+/// Variable that the kubelet sets in every container of a pod, and a value of it.
+const IN_POD: (&str, &str) = ("KUBERNETES_SERVICE_HOST", "10.96.0.1");
 const LOOPBACK: [&str; 2] = ["127.0.0.1", "::1"];
 
 /// A network namespace. It exists for as long as the process that was started in it.
@@ -134,7 +136,9 @@ impl PodNetwork {
     fn redirect(&self, by: &[&str], redirects: &[&str]) -> CommandOutput {
         let command = [by, &[env!("CARGO_BIN_EXE_groupage"), "redirect-init"]].concat();
         let args = redirects.iter().flat_map(|redirect| ["--redirect", redirect]);
-        let out = self.pod.run_inside(|| Command::new(command[0]).args(&command[1..]).args(args).output().unwrap());
+        let mut command_in_pod = Command::new(command[0]);
+        command_in_pod.args(&command[1..]).args(args).env(IN_POD.0, IN_POD.1);
+        let out = self.pod.run_inside(|| command_in_pod.output().unwrap());
         let words = [out.stdout, out.stderr].concat();
         CommandOutput { exit: out.status.code(), words: String::from_utf8(words).unwrap() }
     }
@@ -197,7 +201,8 @@ fn missing_net_admin_is_reported_and_changes_nothing() {
 #[test]
 fn invalid_flags_are_refused() {
     let refused = |args: &[&str]| {
-        let out = Command::new(env!("CARGO_BIN_EXE_groupage")).arg("redirect-init").args(args).output().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_groupage"));
+        let out = command.arg("redirect-init").args(args).env(IN_POD.0, IN_POD.1).output().unwrap();
         (out.status.code(), String::from_utf8(out.stderr).unwrap())
     };
     for (args, word) in [
@@ -208,4 +213,26 @@ fn invalid_flags_are_refused() {
         let (exit, words) = refused(args);
         assert!(exit == Some(2) && words.contains(word), "{exit:?} {words}");
     }
+}
+
+#[test]
+fn redirects_outside_a_pod_require_force_and_print_how_to_undo_them() {
+    let redirect_init = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_groupage"));
+        command.arg("redirect-init").args(args).env_remove(IN_POD.0);
+        command
+    };
+    // Invalid redirects, so that a missing refusal writes no rule on this machine.
+    let invalid = ["--redirect", "80=15080", "--redirect", "80=15081"];
+    let out = redirect_init(&invalid).output().unwrap();
+    let report = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(2), "{report}");
+    assert!(report.contains("--force") && report.contains("nft delete table inet groupage"), "{report}");
+    let help = Command::new(env!("CARGO_BIN_EXE_groupage")).arg("--help").output().unwrap();
+    assert!(!String::from_utf8(help.stdout).unwrap().contains("redirect-init"));
+
+    let Some(net) = PodNetwork::new() else { return };
+    let out = net.pod.run_inside(|| redirect_init(&["--redirect", "1=2", "--force"]).output().unwrap());
+    let report = String::from_utf8(out.stdout).unwrap();
+    assert_eq!(report, "port 1 is redirected to 2\nto undo: nft delete table inet groupage\n");
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::DisconnectReason;
-use super::end::SessionEnd;
+use super::session_end::SessionEnd;
 
 /// Intervals and timeouts of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,8 +68,8 @@ impl Backoff {
         if lived.is_some_and(|lived| lived >= STABLE_AFTER) {
             self.ends = 0;
         }
-        let moves =
-            end.reason == DisconnectReason::Lifetime || end.reason == DisconnectReason::Goaway && end.named.is_some();
+        let moves = end.reason == DisconnectReason::Lifetime
+            || end.reason == DisconnectReason::Goaway && end.redirect_address.is_some();
         // Repeated redirects between replicas back off like any other failure.
         if moves && self.ends == 0 {
             self.ends = u32::from(end.reason == DisconnectReason::Goaway);
@@ -140,7 +140,7 @@ mod tests {
     fn a_redirect_to_a_named_controller_is_fast_and_one_to_any_is_delayed() {
         let mut pace = Backoff::default();
         let away = SessionEnd {
-            named: Some(ControllerAddress { host: "b".into(), port: 1 }),
+            redirect_address: Some(ControllerAddress { host: "b".into(), port: 1 }),
             ..end(DisconnectReason::Goaway)
         };
         assert!(pace.next_delay(&away, Some(S), S, u64::MAX) < REDIRECT_DELAY_MAX);

@@ -22,7 +22,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::address::ControllerAddress;
-use super::end::SessionEnd;
+use super::session_end::SessionEnd;
 use super::{ControlClientConfig, DisconnectReason};
 use crate::wire::PATH;
 

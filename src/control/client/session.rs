@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::address::ControllerAddress;
 use super::backoff::{jittered, uniform_below};
 use super::connect::{OpenStream, open};
-use super::end::SessionEnd;
+use super::session_end::SessionEnd;
 use super::{ControlClientConfig, DisconnectReason, EventSender, SidecarStreamHandler, StreamStatus};
 use crate::clock::Clock;
 use crate::frame::FrameDecoder;
@@ -36,16 +36,16 @@ struct Session<'a> {
     report_due: bool,
 }
 
-/// Opens a stream and serves it until it ends. `named` is the address from the `Goaway` of the
-/// previous stream, which replaces the configured address.
+/// Opens a stream and serves it until it ends. `redirect_address` is the address from the `Goaway`
+/// of the previous stream, which replaces the configured address.
 pub(super) async fn run_session(
     config: &mut ControlClientConfig,
     clock: Clock,
     handle: &EventSender,
     sidecar: &dyn SidecarStreamHandler,
-    named: Option<ControllerAddress>,
+    redirect_address: Option<ControllerAddress>,
 ) -> SessionEnd {
-    let address = named.unwrap_or_else(|| config.address.clone());
+    let address = redirect_address.unwrap_or_else(|| config.address.clone());
     let OpenStream { up, response, _driver } = match Box::pin(open(config, &address)).await {
         Ok(opened) => opened,
         Err(end) => return end,
@@ -181,12 +181,12 @@ impl Session<'_> {
     }
 
     async fn on_message(&mut self, json: &[u8]) -> Result<(), SessionEnd> {
-        let read = wire::decode_controller_message(json).map_err(|error| malformed(&error))?;
-        let kinds = u32::from(read.message.is_none());
-        if kinds + read.unknown_fields > 0 {
-            self.sidecar.on_status(&StreamStatus::Unknown { kinds, fields: read.unknown_fields });
+        let decoded = wire::decode_controller_message(json).map_err(|error| malformed(&error))?;
+        let unknown_kinds = u32::from(decoded.message.is_none());
+        if unknown_kinds + decoded.unknown_fields > 0 {
+            self.sidecar.on_status(&StreamStatus::Unknown { kinds: unknown_kinds, fields: decoded.unknown_fields });
         }
-        match read.message {
+        match decoded.message {
             Some(ControllerMessage::Config(config)) => {
                 self.sidecar.on_config(*config).await;
                 self.report_due = true;
@@ -194,7 +194,7 @@ impl Session<'_> {
             Some(ControllerMessage::Bundle(bundle)) => match self.config.trust.set_received(&bundle.ca) {
                 Ok(()) => self.sidecar.on_bundle(bundle.ca).await,
                 Err(error) => {
-                    tracing::warn!(%error, "a CA bundle from the controller was rejected");
+                    tracing::warn!(%error, "a CA bundle from the controller was refused");
                     self.handle.send_event(wire::SidecarEvent {
                         reason: "BundleRefused".to_owned(),
                         message: error.to_string(),
@@ -213,9 +213,9 @@ impl Session<'_> {
                 }
             }
             Some(ControllerMessage::Goaway(goaway)) => {
-                let named = goaway.address.as_deref().and_then(ControllerAddress::parse);
+                let redirect_address = goaway.address.as_deref().and_then(ControllerAddress::parse);
                 let message = format!("the controller requested a reconnect: {:.200}", goaway.reason);
-                return Err(SessionEnd { named, ..SessionEnd::new(DisconnectReason::Goaway, &message) });
+                return Err(SessionEnd { redirect_address, ..SessionEnd::new(DisconnectReason::Goaway, &message) });
             }
             None => {}
         }

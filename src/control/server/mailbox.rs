@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_of_each_kind_waits_and_the_bundle_goes_first() {
+    fn only_the_newest_of_each_kind_is_kept_and_the_bundle_is_sent_first() {
         let mailbox = Mailbox::default();
         let bundle = EncodedPush::bundle(CaBundle { ca: "x".into(), ..CaBundle::default() }).unwrap();
         let away = EncodedPush::goaway(Goaway::default()).unwrap();

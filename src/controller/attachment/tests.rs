@@ -163,14 +163,14 @@ fn enabled_pods_without_a_sidecar_are_found_and_no_others() {
     namespace(&mut cluster, "a", &[("groupage.dev/inject", "enabled")]);
     namespace(&mut cluster, "b", &[]);
     policy(&mut cluster, "a", "all", 0, json!({}));
-    uninjected(&mut cluster, pod("a", "asks", &[]));
-    uninjected(&mut cluster, pod("a", "says-no", &[("groupage.dev/inject", "disabled")]));
+    uninjected(&mut cluster, pod("a", "opted-in", &[]));
+    uninjected(&mut cluster, pod("a", "opted-out", &[("groupage.dev/inject", "disabled")]));
     uninjected(&mut cluster, pod("a", "ours", &[(COMPONENT, "controller")]));
     uninjected(&mut cluster, Pod { ending: true, ..pod("a", "ends", &[]) });
     uninjected(&mut cluster, pod("b", "silent", &[]));
     uninjected(
         &mut cluster,
-        Pod { annotations: labels(&[("groupage.dev/inject", "true")]), ..pod("b", "asks-itself", &[]) },
+        Pod { annotations: labels(&[("groupage.dev/inject", "true")]), ..pod("b", "opted-in-itself", &[]) },
     );
     uninjected(
         &mut cluster,
@@ -182,8 +182,8 @@ fn enabled_pods_without_a_sidecar_are_found_and_no_others() {
     );
     let all = look(&cluster);
     let found: Vec<String> = all.uninjected.keys().map(ToString::to_string).collect();
-    assert_eq!(found, ["a/asks", "b/asks-itself"]);
-    assert_eq!(all.uninjected[&ObjectKey::new("a", "asks")], Some(ObjectKey::new("a", "all")));
-    assert_eq!(all.policies[&ObjectKey::new("a", "all")].uninjected, [ObjectKey::new("a", "asks")]);
+    assert_eq!(found, ["a/opted-in", "b/opted-in-itself"]);
+    assert_eq!(all.uninjected[&ObjectKey::new("a", "opted-in")], Some(ObjectKey::new("a", "all")));
+    assert_eq!(all.policies[&ObjectKey::new("a", "all")].uninjected, [ObjectKey::new("a", "opted-in")]);
     assert_eq!(attach_all(&cluster, true, &BTreeSet::new()).uninjected.len(), 4, "unless they are disabled");
 }

@@ -188,9 +188,9 @@ impl Elector {
         // A read, and the request that follows from it.
         for _ in 0..2 {
             let wall = i64::try_from(Clock::wall_micros()).unwrap_or(i64::MAX);
-            let ask = self.candidate.next_request(self.clock.now(), wall);
+            let request = self.candidate.next_request(self.clock.now(), wall);
             let call = async {
-                match ask {
+                match request {
                     LeaseRequest::Nothing => None,
                     LeaseRequest::Read => Some(self.read().await),
                     LeaseRequest::Create(record) => Some(self.create(record).await),

@@ -216,26 +216,30 @@ impl ElectionSim {
         (tick.0 / 1000).saturating_sub(skew.offset * 1000) / skew.rate
     }
 
-    fn ask(&mut self, who: usize, now: u64) {
-        let local = self.local(who, now);
+    fn send_request(&mut self, candidate: usize, now: u64) {
+        let local = self.local(candidate, now);
         // The wall clock is arbitrarily wrong.
-        let wall = i64::try_from(self.candidates[who].1.offset).unwrap() * 7 + i64::try_from(now).unwrap();
-        let ask = self.candidates[who].0.next_request(local, wall);
+        let wall = i64::try_from(self.candidates[candidate].1.offset).unwrap() * 7 + i64::try_from(now).unwrap();
+        let request = self.candidates[candidate].0.next_request(local, wall);
         let luck = self.luck();
-        if ask == LeaseRequest::Nothing {
-            return self.at(now + 2000 + luck.pause, ScheduledEvent::Round(who));
+        if request == LeaseRequest::Nothing {
+            return self.at(now + 2000 + luck.pause, ScheduledEvent::Round(candidate));
         }
-        self.requests[who].push(ask);
-        let number = self.requests[who].len() - 1;
-        self.waits[who] = Some(number);
+        self.requests[candidate].push(request);
+        let number = self.requests[candidate].len() - 1;
+        self.waits[candidate] = Some(number);
         if luck.lost != 1 {
             self.at(
                 now + luck.there,
-                ScheduledEvent::Arrives(who, number, luck.back + luck.pause + u64::from(luck.lost == 2) * 100_000),
+                ScheduledEvent::Arrives(
+                    candidate,
+                    number,
+                    luck.back + luck.pause + u64::from(luck.lost == 2) * 100_000,
+                ),
             );
         }
         // The call times out after five seconds.
-        self.at(now + 5000 + luck.pause, ScheduledEvent::Returns(who, number, SimulatedResponse::Failed));
+        self.at(now + 5000 + luck.pause, ScheduledEvent::Returns(candidate, number, SimulatedResponse::Failed));
     }
 
     fn arrives(&mut self, who: usize, number: usize, now: u64, back: u64) {
@@ -285,7 +289,7 @@ impl ElectionSim {
             self.reigns.push((who, now, end));
         }
         if more {
-            self.ask(who, now);
+            self.send_request(who, now);
         } else {
             self.at(now + 2000, ScheduledEvent::Round(who));
         }
@@ -299,7 +303,7 @@ impl ElectionSim {
             match what {
                 ScheduledEvent::Round(who) => {
                     self.candidates[who].0.start_round();
-                    self.ask(who, now);
+                    self.send_request(who, now);
                 }
                 ScheduledEvent::Arrives(who, number, back) => self.arrives(who, number, now, back),
                 ScheduledEvent::Returns(who, number, back) => self.returns(who, number, now, back),
@@ -308,11 +312,11 @@ impl ElectionSim {
     }
 }
 
-fn world(skews: &[ClockSkew], luck: Vec<RequestFate>) -> ElectionSim {
+fn simulation(skews: &[ClockSkew], luck: Vec<RequestFate>) -> ElectionSim {
     let candidates: Vec<_> =
         skews.iter().enumerate().map(|(at, skew)| (Candidate::new(format!("replica-{at}"), None), *skew)).collect();
     let count = candidates.len();
-    let mut world = ElectionSim {
+    let mut simulation = ElectionSim {
         lease: None,
         writes: 0,
         candidates,
@@ -326,9 +330,9 @@ fn world(skews: &[ClockSkew], luck: Vec<RequestFate>) -> ElectionSim {
         reading: vec![None; count],
     };
     for who in 0..count {
-        world.at(who as u64, ScheduledEvent::Round(who));
+        simulation.at(who as u64, ScheduledEvent::Round(who));
     }
-    world
+    simulation
 }
 
 proptest! {
@@ -339,10 +343,10 @@ proptest! {
         skews in prop::collection::vec(skew(), 2..5),
         luck in prop::collection::vec(luck(), 20..200),
     ) {
-        let mut world = world(&skews, luck);
-        world.run(600_000);
-        for (at, (who, from, to)) in world.reigns.iter().enumerate() {
-            for (other, begin, end) in world.reigns.iter().skip(at + 1) {
+        let mut simulation = simulation(&skews, luck);
+        simulation.run(600_000);
+        for (at, (who, from, to)) in simulation.reigns.iter().enumerate() {
+            for (other, begin, end) in simulation.reigns.iter().skip(at + 1) {
                 prop_assert!(who == other || end <= from || to <= begin,
                     "{who} led from {from} to {to} and {other} from {begin} to {end}");
             }
@@ -352,25 +356,25 @@ proptest! {
     #[test]
     fn one_replica_leads_while_requests_succeed(skews in prop::collection::vec(skew(), 1..5)) {
         let quick = RequestFate { there: 5, back: 5, lost: 0, pause: 0 };
-        let mut world = world(&skews, vec![quick]);
-        world.run(60_000);
-        let led: u64 = world.reigns.iter().map(|(_, from, to)| to.min(&60_000) - from).sum();
-        prop_assert!(led > 59_000, "a leader for {led} ms of a minute: {:?}", world.reigns);
+        let mut simulation = simulation(&skews, vec![quick]);
+        simulation.run(60_000);
+        let led: u64 = simulation.reigns.iter().map(|(_, from, to)| to.min(&60_000) - from).sum();
+        prop_assert!(led > 59_000, "a leader for {led} ms of a minute: {:?}", simulation.reigns);
     }
 
     #[test]
     fn after_the_loss_of_the_leader_another_leads_within_a_lease_and_a_round(skews in prop::collection::vec(skew(), 2..5)) {
         let quick = RequestFate { there: 5, back: 5, lost: 0, pause: 0 };
-        let mut world = world(&skews, vec![quick]);
-        world.run(30_000);
-        let stopped = world.reigns.last().unwrap().0;
+        let mut simulation = simulation(&skews, vec![quick]);
+        simulation.run(30_000);
+        let stopped = simulation.reigns.last().unwrap().0;
         // Its next round never starts.
-        world.agenda.retain(|std::cmp::Reverse((_, _, what))| !matches!(what,
+        simulation.agenda.retain(|std::cmp::Reverse((_, _, what))| !matches!(what,
             ScheduledEvent::Round(who) | ScheduledEvent::Arrives(who, ..) | ScheduledEvent::Returns(who, ..) if *who == stopped));
-        let alive = world.agenda.len();
+        let alive = simulation.agenda.len();
         prop_assert!(alive > 0);
-        world.run(60_000);
-        let next = world.reigns.iter().find(|reign| reign.0 != stopped).copied();
+        simulation.run(60_000);
+        let next = simulation.reigns.iter().find(|reign| reign.0 != stopped).copied();
         // 15 s on the slowest clock, plus one interval between checks.
         prop_assert!(next.is_some_and(|(_, from, _)| from <= 30_000 + 17_700 + 2_100), "{next:?}");
     }

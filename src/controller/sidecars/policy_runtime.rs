@@ -246,7 +246,7 @@ impl PolicyRuntime {
             inputs.pods.iter().any(|(pod, _)| registry.get(&pod.meta.uid).is_some_and(|sidecar| sidecar.is_connected));
         let reasons = self.proposals.values().map(|proposal| &proposal.proposal.reason);
         let reasons = reasons
-            .filter(|reason| reason.word != tuner::ReasonCode::Held && reason.word != tuner::ReasonCode::FewSamples);
+            .filter(|reason| reason.code != tuner::ReasonCode::Held && reason.code != tuner::ReasonCode::FewSamples);
         let explanation = reasons.map(|reason| reason.text.as_str()).next();
         live.slo = is_any_connected.then(|| self.recent.evaluate_slo(slo(inputs.spec), explanation));
         let mode = inputs.spec.mode.as_ref().and_then(OpenEnum::as_known).unwrap_or(inputs.default_mode);
@@ -276,7 +276,7 @@ impl PolicyRuntime {
             slots_max,
             batch_weight_max,
             deadline_shift: to_share_text(shift_permille.into(), 1000).filter(|_| shift_permille > 0),
-            reason: Some(listed.word.as_str().to_owned()),
+            reason: Some(listed.code.as_str().to_owned()),
             message: Some(listed.reason.clone()),
             since,
         }

@@ -25,7 +25,7 @@ pub(super) struct SidecarState {
     /// Set while its stream is open.
     pub(super) is_connected: bool,
     /// Set if it supports experiment arms that expire.
-    pub(super) takes_arms: bool,
+    pub(super) supports_arms: bool,
     /// Set if it supports learned starting values.
     pub(super) takes_starts: bool,
     /// The configuration that it reports to be in force.
@@ -73,7 +73,7 @@ impl SidecarRegistry {
     pub(super) fn on_open(&mut self, pod: &PodIdentity, hello: &Hello) {
         let sidecar = self.0.entry(pod.uid.clone()).or_default();
         sidecar.is_connected = true;
-        sidecar.takes_arms = hello.has_feature(EXPERIMENT);
+        sidecar.supports_arms = hello.has_feature(EXPERIMENT);
         sidecar.takes_starts = hello.has_feature(START);
         sidecar.in_force.clone_from(&hello.config);
         sidecar.last_pushed = None;

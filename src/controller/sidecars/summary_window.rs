@@ -12,7 +12,7 @@ use crate::control::histogram::Histogram;
 use crate::control::wire::RouteReport;
 use crate::rollout::status::{to_duration_text, to_share_text};
 use crate::status::{ConditionState, ConditionStatus};
-use crate::tuner::{format_rounded, format_share as told_share};
+use crate::tuner::{format_rounded, format_share};
 
 /// Length of the window.
 const WINDOW: Duration = Duration::from_secs(60);
@@ -127,7 +127,7 @@ impl SummaryWindow {
         } else {
             let promised = slo.map_or_else(String::new, |slo| format!(" (slo {})", format_rounded(slo)));
             let explanation = if explanation.is_empty() { String::new() } else { format!("; tuner: {explanation}") };
-            let (p99, part) = (format_rounded(Duration::from_micros(micros)), told_share(bad, calls));
+            let (p99, part) = (format_rounded(Duration::from_micros(micros)), format_share(bad, calls));
             format!("p99 {p99}{promised}, {part} of the calls late or unanswered{explanation}")
         };
         let state = ConditionState { holds, reason: reason.to_owned(), message };
@@ -201,9 +201,9 @@ mod tests {
         recent.add(Tick::from_millis(5000), counts(1000, 10_000, 13));
         assert_eq!(recent.evaluate_slo(slo, None).reason, "Met", "a little more than one in a hundred may be chance");
         recent.add(Tick::from_millis(10_000), counts(1000, 200_000, 900));
-        let state = recent.evaluate_slo(slo, Some("the deadline shift goes up"));
+        let state = recent.evaluate_slo(slo, Some("the deadline shift is raised"));
         assert_eq!((state.holds, state.reason.as_str()), (ConditionStatus::False, "Missed"));
-        assert!(state.message.contains("slo 150ms") && state.message.ends_with("tuner: the deadline shift goes up"));
+        assert!(state.message.contains("slo 150ms") && state.message.ends_with("tuner: the deadline shift is raised"));
         recent.add(Tick::from_millis(66_000), counts(1000, 10_000, 13));
         recent.add(Tick::from_millis(71_000), counts(10, 10_000, 0));
         assert_eq!(recent.evaluate_slo(slo, None).reason, "Missed", "not at once");

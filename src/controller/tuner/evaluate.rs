@@ -293,13 +293,13 @@ impl Evaluation<'_> {
         self.history.blocked_until(self.now, parameter, direction).is_none()
     }
 
-    fn set(&mut self, to: TunedSettings, word: ReasonCode, text: String) -> (TunedSettings, TuningReason) {
+    fn set(&mut self, to: TunedSettings, code: ReasonCode, text: String) -> (TunedSettings, TuningReason) {
         self.history.set_settings(self.now, to);
-        (to, TuningReason { word, text })
+        (to, TuningReason { code, text })
     }
 
-    fn hold(&self, word: ReasonCode, text: String) -> (TunedSettings, TuningReason) {
-        (self.history.settings, TuningReason { word, text })
+    fn hold(&self, code: ReasonCode, text: String) -> (TunedSettings, TuningReason) {
+        (self.history.settings, TuningReason { code, text })
     }
 }
 

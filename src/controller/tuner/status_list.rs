@@ -33,7 +33,7 @@ pub struct PodTuning {
     /// Verdict on the SLO; `None` while it is unknown.
     pub slo_met: Option<bool>,
     /// Category of the reason for these settings.
-    pub word: ReasonCode,
+    pub code: ReasonCode,
     /// Reason in one sentence.
     pub reason: String,
 }
@@ -90,7 +90,7 @@ impl PodTuning {
         let small = |number: u32| Some(u64::from(number));
         self.profile != other.profile
             || self.slo_met != other.slo_met
-            || self.word != other.word && !(is_quiet(self.word) && is_quiet(other.word))
+            || self.code != other.code && !(is_quiet(self.code) && is_quiet(other.code))
             || number(small(self.settings.shift_permille), small(other.settings.shift_permille))
             || number(self.settings.slots_max.map(u64::from), other.settings.slots_max.map(u64::from))
             || number(self.settings.batch_weight_max, other.settings.batch_weight_max)
@@ -101,8 +101,8 @@ impl PodTuning {
 
 /// Returns `true` for categories between which a healthy pod alternates, such as one with few calls
 /// or one that tries another limit now and then.
-const fn is_quiet(word: ReasonCode) -> bool {
-    matches!(word, ReasonCode::Held | ReasonCode::FewSamples | ReasonCode::Learning)
+const fn is_quiet(code: ReasonCode) -> bool {
+    matches!(code, ReasonCode::Held | ReasonCode::FewSamples | ReasonCode::Learning)
 }
 
 #[cfg(test)]
@@ -117,7 +117,7 @@ mod tests {
             slots: 2,
             latency_p99: Some(Duration::from_millis(100)),
             slo_met: Some(true),
-            word: ReasonCode::Held,
+            code: ReasonCode::Held,
             reason: String::new(),
         }
     }
@@ -150,9 +150,9 @@ mod tests {
         let sentence = vec![PodTuning { reason: "p99 101ms within slo 150ms".to_owned(), ..pod(1) }];
         assert_eq!(select_pods(now, &listed, None, &sentence), None, "a new sentence alone is not written");
         assert!(select_pods(now, &listed, None, &[]).is_some(), "the pod is gone");
-        let few = vec![PodTuning { word: ReasonCode::FewSamples, ..pod(1) }];
+        let few = vec![PodTuning { code: ReasonCode::FewSamples, ..pod(1) }];
         assert_eq!(select_pods(now, &listed, None, &few), None, "neither is an equivalent word");
-        let word = vec![PodTuning { word: ReasonCode::ShiftRaised, ..pod(1) }];
-        assert!(select_pods(now, &listed, None, &word).is_some());
+        let other_code = vec![PodTuning { code: ReasonCode::ShiftRaised, ..pod(1) }];
+        assert!(select_pods(now, &listed, None, &other_code).is_some());
     }
 }

@@ -71,7 +71,7 @@ impl SimulatedGroup {
         let (proposal, history) = evaluate(self.now, &report, &self.bounds, std::mem::take(&mut self.history));
         self.history = history;
         self.pushed.push(proposal.pushed);
-        self.reasons.push(proposal.reason.word);
+        self.reasons.push(proposal.reason.code);
         proposal
     }
 
@@ -111,16 +111,16 @@ fn is_bounded_step(from: TunedSettings, to: TunedSettings) -> bool {
 fn a_breach_of_half_a_minute_raises_the_shift_with_its_reason() {
     let mut group = SimulatedGroup::new(bounds());
     for held in [group.evaluate_once(report_of(1000, 50, 0)), group.evaluate_once(report_of(1000, 50, 0))] {
-        assert_eq!((held.reason.word, held.settings), (ReasonCode::Held, TunedSettings::default()));
+        assert_eq!((held.reason.code, held.settings), (ReasonCode::Held, TunedSettings::default()));
     }
     let raised = group.evaluate_once(report_of(1000, 50, 0));
-    assert_eq!(raised.reason.word, ReasonCode::ShiftRaised);
+    assert_eq!(raised.reason.code, ReasonCode::ShiftRaised);
     assert_eq!(raised.settings, TunedSettings { shift_permille: 50, ..TunedSettings::default() });
     assert_eq!(raised.pushed, raised.settings);
     assert_eq!(raised.reason.text, "p99 130ms over slo 100ms for 30s: deadline shift 0ms → 5ms");
     let settling = group.evaluate_once(report_of(1000, 50, 0));
-    assert_eq!(settling.reason.word, ReasonCode::Settling, "counts that began before the step do not measure it");
-    assert_eq!(group.evaluate_once(report_of(1000, 8, 0)).reason.word, ReasonCode::Held);
+    assert_eq!(settling.reason.code, ReasonCode::Settling, "counts that began before the step do not measure it");
+    assert_eq!(group.evaluate_once(report_of(1000, 8, 0)).reason.code, ReasonCode::Held);
 }
 
 #[test]
@@ -130,10 +130,10 @@ fn a_step_after_which_the_slo_is_met_less_often_is_taken_back_and_not_tried_soon
     assert_eq!(group.in_force().shift_permille, 50);
     group.evaluate_once(report_of(1000, 50, 0));
     let back = group.evaluate_once(report_of(850, 40, 150));
-    assert_eq!((back.reason.word, back.settings), (ReasonCode::RolledBack, TunedSettings::default()));
+    assert_eq!((back.reason.code, back.settings), (ReasonCode::RolledBack, TunedSettings::default()));
     assert_eq!(
         back.reason.text,
-        "slo met for 81% of the calls, 95% before: step reverted, deadline shift 5ms → 0ms, not retried for 5m"
+        "SLO met for 81% of the calls, 95% before the step: step reverted, deadline shift 5ms → 0ms, not retried for 5m"
     );
     // Fewer slots are the remaining option; the shift does not move until its block ends.
     group.evaluate_times(20, &report_of(1000, 50, 0));
@@ -159,13 +159,13 @@ fn a_lowering_that_makes_answers_late_is_undone_and_retried_at_growing_intervals
 }
 
 #[test]
-fn an_early_deadline_that_costs_calls_goes_back_sooner_than_one_that_costs_nothing() {
+fn a_deadline_shift_that_loses_calls_is_reverted_earlier() {
     // Number of the first evaluation that lowers the shift, and the shift after it.
     let first_lowering = |lost| {
         let mut group = SimulatedGroup::new(bounds());
         group.history = TuningState::resume(TunedSettings { shift_permille: 200, ..TunedSettings::default() });
         group.pushed.push(group.history.settings());
-        let looks = (0..60).position(|_| group.evaluate_once(calm(lost)).reason.word == ReasonCode::ShiftLowered);
+        let looks = (0..60).position(|_| group.evaluate_once(calm(lost)).reason.code == ReasonCode::ShiftLowered);
         (looks.unwrap() + 1, group.in_force().shift_permille)
     };
     assert_eq!(first_lowering(100), (6, 150), "after six evaluations, which is a minute, by a quarter");
@@ -202,7 +202,7 @@ fn an_slo_below_the_time_of_a_lone_call_changes_no_setting() {
     let mut group = SimulatedGroup::new(bounds());
     let late = GroupReport { lone_late: Some(Duration::from_millis(140)), ..report_of(1000, 900, 0) };
     let held = group.evaluate_times(50, &late);
-    assert_eq!((held.reason.word, SimulatedGroup::changes(&group.pushed)), (ReasonCode::Infeasible, 0));
+    assert_eq!((held.reason.code, SimulatedGroup::changes(&group.pushed)), (ReasonCode::Infeasible, 0));
     assert_eq!(held.reason.text, "no setting can meet slo 100ms: a call alone takes 140ms");
 }
 
@@ -211,9 +211,9 @@ fn late_calls_change_no_setting_while_the_concurrency_of_the_server_is_learned()
     let mut group = SimulatedGroup::new(bounds());
     let late = GroupReport { learning: true, ..report_of(1000, 900, 0) };
     let held = group.evaluate_times(50, &late);
-    assert_eq!((held.reason.word, SimulatedGroup::changes(&group.pushed)), (ReasonCode::Learning, 0));
+    assert_eq!((held.reason.code, SimulatedGroup::changes(&group.pushed)), (ReasonCode::Learning, 0));
     // Late answers during learning do not count: the SLO must be missed for 30 s after it.
-    let reasons: Vec<ReasonCode> = (0..3).map(|_| group.evaluate_once(report_of(1000, 50, 0)).reason.word).collect();
+    let reasons: Vec<ReasonCode> = (0..3).map(|_| group.evaluate_once(report_of(1000, 50, 0)).reason.code).collect();
     assert_eq!(reasons, [ReasonCode::Held, ReasonCode::Held, ReasonCode::ShiftRaised]);
 }
 
@@ -222,7 +222,7 @@ fn slots_are_never_set_if_the_policy_does_not_limit_them() {
     let mut group = SimulatedGroup::new(TuningBounds { slots: (1, u32::MAX), slots_own: None, ..bounds() });
     group.history = TuningState::resume(TunedSettings { slots_max: Some(3), ..TunedSettings::default() });
     let bounded = group.evaluate_once(report_of(1000, 50, 0));
-    assert_eq!((bounded.reason.word, bounded.settings.slots_max), (ReasonCode::Bounded, None));
+    assert_eq!((bounded.reason.code, bounded.settings.slots_max), (ReasonCode::Bounded, None));
     assert_eq!(bounded.reason.text, "moved into the bounds of the policy: slotsMax 3 → none");
     group.evaluate_times(200, &report_of(1000, 50, 0));
     assert!(group.pushed.iter().all(|settings| settings.slots_max.is_none()), "{:?}", group.reasons);
@@ -233,7 +233,7 @@ fn slots_are_never_set_if_the_policy_does_not_limit_them() {
 fn few_late_calls_change_no_setting_until_reports_are_merged() {
     let mut group = SimulatedGroup::new(bounds());
     let held = group.evaluate_times(100, &report_of(3, 3, 0));
-    assert_eq!((held.reason.word, SimulatedGroup::changes(&group.pushed)), (ReasonCode::FewSamples, 0));
+    assert_eq!((held.reason.code, SimulatedGroup::changes(&group.pushed)), (ReasonCode::FewSamples, 0));
     // Ten calls per report are enough when reports are merged.
     group.evaluate_times(100, &report_of(10, 5, 0));
     assert!(SimulatedGroup::changes(&group.pushed) > 0);
@@ -243,7 +243,7 @@ fn few_late_calls_change_no_setting_until_reports_are_merged() {
 fn mode_recommend_publishes_settings_and_pushes_none() {
     let mut group = SimulatedGroup::new(TuningBounds { mode: TunerMode::Recommend, ..bounds() });
     let proposal = group.evaluate_times(30, &report_of(1000, 50, 0));
-    assert_eq!((proposal.reason.word, proposal.settings.shift_permille), (ReasonCode::ShiftRaised, 50));
+    assert_eq!((proposal.reason.code, proposal.settings.shift_permille), (ReasonCode::ShiftRaised, 50));
     assert!(proposal.reason.text.ends_with("(recommended)"), "{}", proposal.reason.text);
     assert!(group.pushed.iter().all(|settings| *settings == TunedSettings::default()));
 }
@@ -257,7 +257,7 @@ fn mode_manual_reverts_pushed_settings_and_a_frozen_arm_keeps_them() {
     let mut group = SimulatedGroup::new(bounds());
     group.history = TuningState::resume(tuned);
     let frozen = group.evaluate_times(50, &GroupReport { frozen: true, ..report_of(1000, 500, 0) });
-    assert_eq!((frozen.reason.word, frozen.pushed), (ReasonCode::Frozen, tuned));
+    assert_eq!((frozen.reason.code, frozen.pushed), (ReasonCode::Frozen, tuned));
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn a_server_change_restarts_settling_under_the_current_settings() {
         group.evaluate_once(replaced(report_of(1000, 50, 0))),
         group.evaluate_once(replaced(report_of(1000, 50, 0))),
     ];
-    let reasons = looks.each_ref().map(|look| look.reason.word);
+    let reasons = looks.each_ref().map(|look| look.reason.code);
     assert_eq!(
         reasons,
         [ReasonCode::Settling, ReasonCode::Settling, ReasonCode::Held],
@@ -291,7 +291,7 @@ fn narrower_bounds_hold_at_once() {
     group.bounds.slots = (1, 4);
     let bounded = group.evaluate_once(calm(0));
     assert_eq!(
-        (bounded.reason.word, bounded.settings.shift_permille, bounded.settings.slots_max),
+        (bounded.reason.code, bounded.settings.shift_permille, bounded.settings.slots_max),
         (ReasonCode::Bounded, 100, Some(4))
     );
 }
@@ -334,7 +334,7 @@ fn a_small_weight_cap_moves_by_quarters_and_late_answers_are_seen_meanwhile() {
 fn a_policy_without_an_slo_is_not_tuned_and_the_reason_is_reported() {
     let mut group = SimulatedGroup::new(TuningBounds { promised: false, slo: None, ..bounds() });
     let held = group.evaluate_times(10, &GroupReport { latency: Histogram::default(), late: 0, ..report_of(0, 0, 0) });
-    assert_eq!((held.reason.word, held.settings), (ReasonCode::NoSlo, TunedSettings::default()));
+    assert_eq!((held.reason.code, held.settings), (ReasonCode::NoSlo, TunedSettings::default()));
 }
 
 #[test]
@@ -398,9 +398,9 @@ fn a_group_settles_only_when_every_pod_has_applied_the_step() {
     let after = (1..=3).map(|number| look(number, [before; 3]).pushed).last().unwrap();
     assert_ne!(after, before, "a step");
     for number in 4..=8 {
-        assert_eq!(look(number, [before, before, after]).reason.word, ReasonCode::Settling, "two of three lag");
+        assert_eq!(look(number, [before, before, after]).reason.code, ReasonCode::Settling, "two of three lag");
     }
-    assert_ne!(look(9, [after; 3]).reason.word, ReasonCode::Settling);
+    assert_ne!(look(9, [after; 3]).reason.code, ReasonCode::Settling);
 }
 
 #[test]

@@ -195,7 +195,11 @@ mod tests {
         assert_eq!(window(1000, 14, 0).verdict(SLO), SloVerdict::Near, "that may be chance");
         assert_eq!(window(1000, 18, 0).verdict(SLO), SloVerdict::Late);
         assert_eq!(window(200, 4, 0).verdict(SLO), SloVerdict::Near);
-        assert_eq!(window(100_000, 1100, 0).verdict(SLO), SloVerdict::Late, "many calls tell a little from too many");
+        assert_eq!(
+            window(100_000, 1100, 0).verdict(SLO),
+            SloVerdict::Late,
+            "many calls distinguish a small excess from chance"
+        );
         assert_eq!(window(1000, 0, 0).verdict(SLO), SloVerdict::Calm);
     }
 
@@ -205,7 +209,7 @@ mod tests {
         assert!(window(1000, 0, 80).is_worse_than(&before));
         assert!(!window(1000, 0, 30).is_worse_than(&before), "a thousandth");
         assert!(!window(100, 0, 6).is_worse_than(&window(100, 0, 2)), "chance");
-        assert!(!window(2000, 0, 400).is_worse_than(&before), "twice as many calls came");
+        assert!(!window(2000, 0, 400).is_worse_than(&before), "twice as many calls arrived");
         assert!(!window(1000, 0, 20).is_worse_than(&SampleWindow::default()));
     }
 }

@@ -93,9 +93,9 @@ pub fn explain_gap(question: &AdmissionRequest, known: ReviewContext<'_>) -> Opt
     let workload = workload(question, known.cluster);
     let verdict = decide(question, known, workload.as_ref());
     match verdict.admission {
-        AdmissionResult::Injected => Some(InjectionGap::Missed),
+        AdmissionResult::Injected => Some(InjectionGap::WebhookUnavailable),
         AdmissionResult::Skipped | AdmissionResult::Refused if verdict.news => {
-            Some(InjectionGap::Cannot(verdict.reason))
+            Some(InjectionGap::NotInjectable(verdict.reason))
         }
         _ => None,
     }

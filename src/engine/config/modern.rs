@@ -18,7 +18,7 @@ pub struct RotaryConfig {
     pub local_theta: f64,
     /// Maximum distance of a query and its keys in layers with local attention.
     pub window: usize,
-    /// Whether each layer has local attention.
+    /// For each layer, `true` if it has local attention.
     pub is_local: Vec<bool>,
 }
 

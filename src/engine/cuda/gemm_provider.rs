@@ -37,7 +37,7 @@ pub struct GemmShape {
     pub columns: usize,
     /// Columns of the input and of the weight.
     pub depth: usize,
-    /// Whether a matrix is added, in the shape of the result.
+    /// `true` if a matrix is added, in the shape of the result.
     pub has_residual: bool,
 }
 

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_are_few() {
+    fn the_number_of_graph_shapes_is_bounded() {
         assert_eq!(GraphKey::new(1, 1), GraphKey { tokens: 64, tiles: 1 });
         assert_eq!(GraphKey::new(64, 7), GraphKey { tokens: 64, tiles: 7 });
         assert_eq!(GraphKey::new(65, 9), GraphKey { tokens: 128, tiles: 10 });

@@ -21,7 +21,7 @@ pub(crate) trait KernelLinker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KernelModule<M> {
     pub(crate) module: M,
-    /// Whether it was compiled, for lack of an entry of the cache.
+    /// `true` if it was compiled, for lack of an entry of the cache.
     pub(crate) is_compiled: bool,
 }
 

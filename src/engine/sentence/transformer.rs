@@ -59,7 +59,7 @@ const UNSUPPORTED: &str = "use a model without this option";
 pub(super) struct TransformerSettings {
     /// Maximum number of tokens of a sequence.
     pub(super) length_max: Option<usize>,
-    /// Whether texts are converted to lowercase.
+    /// `true` if texts are converted to lowercase.
     pub(super) lowercases: bool,
 }
 

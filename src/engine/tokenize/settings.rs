@@ -36,7 +36,7 @@ pub(super) struct TokenizerSettings {
     pub(super) length: Option<usize>,
     /// Side of truncation; `None` for that of `tokenizer.json`.
     pub(super) direction: Option<TruncationDirection>,
-    /// Whether the second text of a pair has a segment type of its own.
+    /// `true` if the second text of a pair has a segment type of its own.
     pub(super) uses_types: bool,
     normalizer: Option<BertNormalizer>,
     adds_prefix_space: Option<bool>,

@@ -19,7 +19,7 @@ pub(crate) struct LayerNames {
     pub(crate) down: &'static str,
     pub(crate) block_norm: &'static str,
     pub(crate) last_norm: Option<&'static str>,
-    /// Whether linear layers and normalisations may lack a bias.
+    /// `true` if linear layers and normalisations may lack a bias.
     pub(crate) has_optional_bias: bool,
     /// Names of the head: a dense layer, its normalisation, and the classifier. The pooler of BERT
     /// belongs to the encoder.

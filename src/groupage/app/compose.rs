@@ -12,7 +12,7 @@
 mod admin_api;
 mod bind;
 mod certs;
-mod control;
+mod reconfigure;
 mod drain;
 mod drain_state;
 mod engine;
@@ -42,8 +42,6 @@ use std::time::Duration;
 
 use self::admin_api::AdminParts;
 use self::bind::bind_ports;
-pub use self::control::SettingsHandle;
-use self::control::{CRASH_GUARD_SOURCE, ControlledParts};
 use self::drain::{DrainHandle, DrainedParts};
 use self::drain_state::DrainTimes;
 #[cfg(feature = "engine")]
@@ -54,6 +52,8 @@ use self::limits::{batch_weight_max, publish_limits};
 pub(super) use self::model_server::ModelServer;
 pub(super) use self::port::PortHandle;
 use self::port::{BoundPort, PortInputs, ReadyPort};
+pub use self::reconfigure::SettingsHandle;
+use self::reconfigure::{CRASH_GUARD_SOURCE, ControlledParts};
 use self::resources::ProcessResources;
 pub(crate) use self::route_table::build_route_table;
 pub use self::running::RunningApp;
@@ -135,9 +135,12 @@ fn assemble(
     let clock = Clock::start();
     // After repeated crashes, all calls pass through for a while. The requested policy is kept, and
     // is put in force afterwards.
-    let aside = start_record.aside.map(|left| CrashPassthrough { until: clock.now().after(left) });
-    let policy =
-        if aside.is_some() { requested.clone().into_passthrough(CRASH_GUARD_SOURCE) } else { requested.clone() };
+    let passthrough_after_crash = start_record.aside.map(|left| CrashPassthrough { until: clock.now().after(left) });
+    let policy = if passthrough_after_crash.is_some() {
+        requested.clone().into_passthrough(CRASH_GUARD_SOURCE)
+    } else {
+        requested.clone()
+    };
     let targets: Vec<String> = bound.iter().map(|port| port.target.to_string()).collect();
     let BuiltPorts { resources, scopes, access_log, ready } = build_ports(&policy, bound, clock, seed)?;
     let metrics = resources.metrics.clone();
@@ -146,7 +149,12 @@ fn assemble(
     let drain = policy.proxy.drain.clone();
     let admin_ports = AdminAddresses { metrics: policy.proxy.metrics, local: policy.proxy.admin };
     let controlled = ControlledParts { ports: handles.clone(), metrics: metrics.clone(), clock };
-    let control = SettingsHandle::new(controlled, policy, scopes, aside.map(|aside| (aside, requested)));
+    let control = SettingsHandle::new(
+        controlled,
+        policy,
+        scopes,
+        passthrough_after_crash.map(|passthrough| (passthrough, requested)),
+    );
     let drainer = start_drainer(DrainTimes { delay: drain.delay, limit: drain.limit }, &ready, &resources);
     let parts = AdminParts { resources: &resources, ports: handles, control: &control, drainer: &drainer };
     let admin = admin::start(admin_ports, parts.build(level, drain_token))?;

@@ -79,7 +79,7 @@ impl ControllerProcess {
 }
 
 /// Silences the per-request error log of the client library at the given level: an unreachable API
-/// server is one log line of the controller (`watch::reach`). A filter that names targets is used
+/// server is one log line of the controller (`watch::reachability`). A filter that names targets is used
 /// unchanged.
 fn log_filter(level: &str) -> String {
     if level.contains('=') { level.to_owned() } else { format!("{level},kube_client::client=off") }

@@ -22,7 +22,7 @@ const HEADERS_MAX: usize = 64;
 /// # Errors
 /// A message if the request or the response failed.
 pub(super) fn get(address: &str, path: &str) -> Result<Vec<u8>, String> {
-    ask(address, path, &get_request(path))
+    query(address, path, &get_request(path))
 }
 
 /// Returns the text of a GET request, for any connection.
@@ -39,10 +39,10 @@ pub(super) fn post(address: &str, path: &str, json: &str) -> Result<Vec<u8>, Str
     let head = format!(
         "POST {path} HTTP/1.0\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
     );
-    ask(address, path, &(head + json))
+    query(address, path, &(head + json))
 }
 
-fn ask(address: &str, path: &str, request: &str) -> Result<Vec<u8>, String> {
+fn query(address: &str, path: &str, request: &str) -> Result<Vec<u8>, String> {
     let answer = exchange(address, request).map_err(|error| {
         format!("cannot query {address}: {error}; is a proxy running there with its admin port enabled (--admin ADDR)?")
     })?;

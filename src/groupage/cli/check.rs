@@ -56,7 +56,7 @@ pub(super) struct CheckArgs {
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     wait: String,
     /// Output format
-    #[arg(short, long, value_enum, default_value = "table")]
+    #[arg(short, long, value_enum, ignore_case = true, default_value = "table")]
     output: Output,
 }
 
@@ -67,16 +67,16 @@ pub(super) fn run(args: &CheckArgs) -> ExitCode {
     cluster::run_cluster_command(async {
         let wait = parse_duration(&args.wait).ok_or_else(|| format!("--wait {:?} is not a duration", args.wait))?;
         let cluster = args.target.connect().await?;
-        let look = async || {
+        let evaluate_once = async || {
             let mut facts = collect(&cluster.client, &args.controller_namespace, args.pre).await?;
             if let Some(namespace) = &args.try_in {
                 facts.dry_run = Some(dry_run_injection(&cluster.client, namespace, &facts.controller).await);
             }
             Ok::<_, String>(evaluate(&facts, args.pre))
         };
-        let soon = async {
+        let until_healthy = async {
             loop {
-                let findings = look().await?;
+                let findings = evaluate_once().await?;
                 if worst_level(&findings) < Severity::Error {
                     return Ok::<_, String>(findings);
                 }
@@ -84,9 +84,9 @@ pub(super) fn run(args: &CheckArgs) -> ExitCode {
             }
         };
         // When the time is over, check once more and report the result as it is.
-        let findings = match tokio::time::timeout(wait, soon).await {
+        let findings = match tokio::time::timeout(wait, until_healthy).await {
             Ok(findings) => findings?,
-            Err(_) => look().await?,
+            Err(_) => evaluate_once().await?,
         };
         print!("{}", format_results(&findings, args.output));
         Ok(if worst_level(&findings) == Severity::Error { ExitCode::FAILURE } else { ExitCode::SUCCESS })

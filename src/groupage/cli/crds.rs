@@ -24,7 +24,7 @@ enum Output {
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Output format
-    #[arg(short, long, value_enum, default_value = "yaml")]
+    #[arg(short, long, value_enum, ignore_case = true, default_value = "yaml")]
     output: Output,
 }
 

@@ -10,7 +10,7 @@
 #[cfg(feature = "engine")]
 mod engine;
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ use clap::Args as ClapArgs;
 use crate::api::v1alpha1::EngineDevice;
 use crate::app::{AppOptions, EXIT_INTERNAL, RunningApp, build_runtime, start};
 use crate::batching::{CostClassId, FlowMode, FlowReport};
-use crate::config::{self, EngineConfig, MachineLimits, Overrides, Sourced};
+use crate::config::{self, EngineConfig, MachineLimits, Overrides, SourcedValue};
 use crate::error::BoxError;
 use crate::telemetry::log::LevelHandle;
 use crate::testkit::load::{OpenConfig, OpenLoad, PreparedCalls, Report, start_open_loop};
@@ -45,6 +45,8 @@ const INNER: InternalBatching = InternalBatching {
     front_item: Duration::from_micros(250),
 };
 const INNER_RATE: f64 = 1.5;
+/// Name of its load in the table.
+const SELF_BATCHING: &str = "self-batching";
 /// Maximum duration of its runs, which otherwise have the duration of the others.
 const INNER_RUN_MAX: Duration = Duration::from_secs(2);
 /// Interval between two progress updates.
@@ -70,11 +72,11 @@ pub(super) struct Args {
         value_parser = config::parse_engine_device
     )]
     engine_device: EngineDevice,
-    /// Calls per second in the busy pass [default: 700; with --engine, twice the rate that the model
+    /// Calls per second under the busy load [default: 700; with --engine, twice the rate that the model
     /// reaches with one call at a time]
     #[arg(long, value_name = "N")]
     rate: Option<f64>,
-    /// Calls per second in the idle pass [default: 20; with --engine, a fifth of that rate]
+    /// Calls per second under the idle load [default: 20; with --engine, a fifth of that rate]
     #[arg(long, value_name = "N")]
     idle_rate: Option<f64>,
     /// Seconds for each of the four runs against the first server, or the model
@@ -139,10 +141,7 @@ async fn run_demo(args: &Args) -> Result<(), BoxError> {
     let stand_in = Server::start(plain).await?;
     let mut proxy = proxy(&stand_in)?;
     let through = *proxy.listen.first().ok_or("the proxy has no listener")?;
-    println!(
-        "stand-in model server  {}  one slot, t(n) = 9 ms + 0.6 ms·n, a queue of {QUEUE} before it",
-        stand_in.url()
-    );
+    println!("stand-in model server  {}  one slot, t(n) = 9 ms + 0.6 ms·n, with a queue of {QUEUE}", stand_in.url());
     println!("groupage proxy         http://{through}  no policy: all defaults");
     println!(
         "load                   open loop, Poisson arrivals, one item a call, {} s a run; latency from the scheduled time",
@@ -182,38 +181,39 @@ async fn run_self_batching(args: &Args, rows: &mut Vec<RunResult>) -> Result<Str
     let through = *proxy.listen.first().ok_or("the proxy has no listener")?;
     println!();
     println!(
-        "another server         {}  batches by itself: the calls that wait when it is free are computed together, t(n) = 4.5 ms + 0.3 ms·n",
+        "another server         {}  batches by itself: the server computes all waiting calls together, t(n) = 4.5 ms + 0.3 ms·n",
         stand_in.url()
     );
     println!("groupage proxy         http://{through}  no policy");
     println!();
     let span = Duration::from_secs(args.seconds).min(INNER_RUN_MAX);
     for (way, to) in [("direct", stand_in.addr()), ("groupage", through)] {
-        let run = LoadRun { pass: "inner", way, rate: args.rate.unwrap_or(RATE) * INNER_RATE, span, to };
-        rows.push(run.execute(args, &stand_in, async |load| progress("inner", way, load).await).await?.0);
+        let run = LoadRun { pass: SELF_BATCHING, way, rate: args.rate.unwrap_or(RATE) * INNER_RATE, span, to };
+        rows.push(run.execute(args, &stand_in, async |load| progress(SELF_BATCHING, way, load).await).await?.0);
     }
     let learned = proxy.learned().await.ok_or("the scheduler has stopped")?;
     proxy.drain().await;
     let open = |(_, flow): &(CostClassId, FlowReport)| matches!(flow.mode, FlowMode::Open(_));
-    Ok(if learned.flows.iter().all(open) {
-        "inner: the proxy measured no queue inside that server and forwarded each call at once".to_owned()
+    let conclusion = if learned.flows.iter().all(open) {
+        "no queue inside that server and forwarded each call at once"
     } else {
-        "inner: the proxy measured a queue inside that server and merged calls".to_owned()
-    })
+        "a queue inside that server and merged calls"
+    };
+    Ok(format!("{SELF_BATCHING}: the proxy measured {conclusion}"))
 }
 
 /// Starts the real proxy on a free port, without a policy.
 fn proxy(stand_in: &ServerHandle) -> Result<RunningApp, BoxError> {
-    let upstream = Some(Sourced::flag("--upstream", stand_in.url()));
+    let upstream = Some(SourcedValue::flag("--upstream", stand_in.url()));
     start_proxy(None, Overrides { upstream, ..Overrides::default() })
 }
 
 /// Starts the real proxy on a free port. `server` names its model server.
 fn start_proxy(policy: Option<&config::LoadedPolicy>, server: Overrides) -> Result<RunningApp, BoxError> {
     let overrides = Overrides {
-        listen: Some(Sourced::flag("--listen", vec!["127.0.0.1:0".to_owned()])),
-        metrics: Some(Sourced::flag("--metrics", "off".to_owned())),
-        admin: Some(Sourced::flag("--admin", "off".to_owned())),
+        listen: Some(SourcedValue::flag("--listen", vec!["127.0.0.1:0".to_owned()])),
+        metrics: Some(SourcedValue::flag("--metrics", "off".to_owned())),
+        admin: Some(SourcedValue::flag("--admin", "off".to_owned())),
         ..server
     };
     let policy = config::build(policy, &overrides, &MachineLimits::read()).map_err(|errors| errors.render(false))?;
@@ -252,37 +252,41 @@ impl LoadRun {
     }
 }
 
-/// Prints the progress of a run on one line until it ends.
+/// Shows the progress of a run on one line of the terminal until it ends. Prints nothing if standard
+/// error is no terminal, since the line is overwritten with carriage returns.
 async fn progress(pass: &str, way: &str, load: &OpenLoad) -> Result<(), BoxError> {
+    if !std::io::stderr().is_terminal() {
+        return Ok(());
+    }
     let mut tick = tokio::time::interval(PROGRESS);
     while !load.is_finished() {
         tick.tick().await;
         print_progress(pass, way, load)?;
     }
-    println!();
+    writeln!(std::io::stderr())?;
     Ok(())
 }
 
 fn print_progress(pass: &str, way: &str, load: &OpenLoad) -> std::io::Result<()> {
     let now = load.snapshot();
-    print!(
-        "\r{pass:<5} {way:<11} {:>6} offered {:>6} served {:>6} refused   p50 {}  p99 {}   ",
+    write!(
+        std::io::stderr(),
+        "\r{pass:<13} {way:<11} {:>6} offered {:>6} served {:>6} refused   p50 {}  p99 {}   ",
         now.offered,
         now.served,
         now.refused,
         millis(now.p50),
         millis(now.p99)
-    );
-    std::io::stdout().flush()
+    )
 }
 
 fn print_table(rows: &[RunResult]) {
     println!();
-    println!("pass  way          offered/s  served/s      p50       p99   items/batch  refused");
+    println!("load          path         offered/s  served/s       p50       p99   items/batch  refused");
     for row in rows {
         let report = &row.report;
         println!(
-            "{:<5} {:<11} {:>10.0} {:>9.1} {:>9} {:>9} {:>13.1} {:>7.1}%",
+            "{:<13} {:<11} {:>10.0} {:>9.1} {:>9} {:>9} {:>13.1} {:>7.1}%",
             row.pass,
             row.way,
             row.rate,

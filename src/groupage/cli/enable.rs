@@ -30,10 +30,11 @@ use crate::injector::{INJECT, merged_calls, name_ports, remedy};
 /// Field manager of the fields that the command sets in the user's objects.
 const FIELD_MANAGER: &str = "groupage-cli";
 /// Interval between two checks of pods that do not run yet.
-const LOOK: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Initial mode of the workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
 enum EnableMode {
     Batch,
     Observe,
@@ -264,7 +265,7 @@ impl<'a> WorkloadChange<'a> {
     async fn print_troubles(&self, workload: &DynamicObject) -> Infallible {
         let mut printed = BTreeSet::new();
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             // A failed read is repeated in the next round.
             for (pod, trouble) in rollout_status::failing_pods(&self.cluster, workload).await.unwrap_or_default() {
                 if printed.insert(trouble.clone()) {

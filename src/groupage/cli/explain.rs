@@ -26,10 +26,8 @@ use facts::ProxyFacts;
 use sentences::Statement;
 
 use super::cluster::{self, ClusterTarget, WorkloadName};
+use crate::config::EXIT_NO_INPUT;
 
-/// Exit code if the input is unavailable: the proxy cannot be reached, or the file cannot be opened
-/// (sysexits: `EX_NOINPUT`).
-const EXIT_NO_INPUT: u8 = 66;
 /// Exit code for an unknown code, the same as for any invalid argument.
 const EXIT_USAGE: u8 = 2;
 
@@ -58,7 +56,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "admin")]
     access_log: Option<String>,
     /// Output format
-    #[arg(short, long, value_enum, default_value = "text")]
+    #[arg(short, long, value_enum, ignore_case = true, default_value = "text")]
     output: Output,
 }
 

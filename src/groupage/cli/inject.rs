@@ -14,8 +14,9 @@ mod policies;
 mod refusal;
 mod report;
 
+use std::fmt;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
@@ -27,7 +28,7 @@ use self::output::{ManifestObject, Output, format_objects};
 use self::refusal::format_refusal;
 use self::report::ObjectReport;
 use super::yaml::YamlDocument;
-use crate::config::{self, EXIT_FINDINGS};
+use crate::config::{self, EXIT_FINDINGS, EXIT_NO_INPUT};
 use crate::injector::RedirectUse;
 use crate::tls;
 
@@ -41,7 +42,7 @@ pub(super) struct InputFiles {
     #[arg(value_name = "FILE", required_unless_present = "files")]
     more: Vec<PathBuf>,
     /// Output format
-    #[arg(short, long, value_enum, default_value = "yaml")]
+    #[arg(short, long, value_enum, ignore_case = true, default_value = "yaml")]
     output: Output,
     /// Report everything that was done on standard error, not only warnings
     #[arg(long)]
@@ -70,8 +71,8 @@ pub(super) struct InjectArgs {
     #[arg(long, value_name = "WhenNeeded|Never|Always", default_value = "Never")]
     redirect: RedirectUse,
     /// Add the sidecar as a plain container, for clusters older than Kubernetes 1.33
-    #[arg(long)]
-    classic: bool,
+    #[arg(long, alias = "classic")]
+    plain_container: bool,
 }
 
 /// Result of changing manifests.
@@ -86,11 +87,47 @@ struct ManifestResult {
     any_injected: bool,
 }
 
+/// Reason for which no object is changed.
+enum InputError {
+    /// An input cannot be read.
+    Unreadable {
+        /// Name of the file or folder for messages.
+        name: String,
+        reason: String,
+    },
+    /// The contents of an input are not accepted.
+    Refused(String),
+}
+
 /// A manifest file with its documents.
 struct ManifestFile {
     name: String,
     text: String,
     documents: Vec<YamlDocument>,
+}
+
+// === impl InputError ===
+
+impl InputError {
+    fn unreadable(path: &Path, reason: &dyn fmt::Display) -> Self {
+        Self::Unreadable { name: path.display().to_string(), reason: reason.to_string() }
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Unreadable { .. } => EXIT_NO_INPUT,
+            Self::Refused(_) => EXIT_FINDINGS,
+        }
+    }
+}
+
+impl fmt::Display for InputError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable { name, reason } => write!(f, "cannot read {name}: {reason}"),
+            Self::Refused(reason) => f.write_str(reason),
+        }
+    }
 }
 
 // === impl ManifestResult ===
@@ -114,7 +151,7 @@ pub(super) fn inject(args: &InjectArgs) -> ExitCode {
             return Ok(ManifestResult::refused(policy_errors));
         }
         let is_unverified = ca.is_empty() && !is_off(&args.controller);
-        let context = ManifestContext::new(args, ca, sources)?;
+        let context = ManifestContext::new(args, ca, sources).map_err(InputError::Refused)?;
         let mut result =
             change_objects(sources, &args.files, &mut |object, report| inject_object(object, &context, report));
         if result.any_injected && is_unverified {
@@ -128,13 +165,13 @@ pub(super) fn inject(args: &InjectArgs) -> ExitCode {
 }
 
 /// Reads a certificate file and checks that it contains a certificate.
-fn certificates(path: &PathBuf) -> Result<String, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| format!("--controller-ca {}: {error}", path.display()))?;
+fn certificates(path: &Path) -> Result<String, InputError> {
+    let text = std::fs::read_to_string(path).map_err(|error| InputError::unreadable(path, &error))?;
     if tls::parse_certificates(text.as_bytes()).is_empty() {
-        return Err(format!(
+        return Err(InputError::Refused(format!(
             "--controller-ca {}: the file contains no certificate: expected PEM (BEGIN CERTIFICATE)",
             path.display()
-        ));
+        )));
     }
     Ok(text)
 }
@@ -163,7 +200,7 @@ pub(super) fn uninject(args: &InputFiles) -> ExitCode {
 
 /// Reads manifests, changes them with `work` and prints them. If any object is refused, only the
 /// reasons are printed, because an incomplete manifest could be applied by mistake.
-fn run_and_print(files: &InputFiles, work: impl Fn(&[ManifestFile]) -> Result<ManifestResult, String>) -> ExitCode {
+fn run_and_print(files: &InputFiles, work: impl Fn(&[ManifestFile]) -> Result<ManifestResult, InputError>) -> ExitCode {
     let result = files::read(files.files.iter().chain(&files.more)).and_then(|sources| work(&sources));
     match result {
         Ok(result) => {
@@ -179,7 +216,7 @@ fn run_and_print(files: &InputFiles, work: impl Fn(&[ManifestFile]) -> Result<Ma
         }
         Err(error) => {
             eprintln!("× {error}");
-            ExitCode::from(EXIT_FINDINGS)
+            ExitCode::from(error.exit_code())
         }
     }
 }

@@ -6,7 +6,7 @@ use clap::{Args as ClapArgs, ValueEnum, value_parser};
 
 use super::refusal;
 use crate::app::{EXIT_INTERNAL, ProxyProcess, SettingsSources};
-use crate::config::{MachineLimits, Overrides, PodInfo, Sourced};
+use crate::config::{MachineLimits, Overrides, PodInfo, SourcedValue};
 
 /// Settings that flags can override; the others are in the policy.
 #[derive(Debug, Clone, Default, ClapArgs)]
@@ -15,7 +15,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "URL")]
     pub(super) upstream: Option<String>,
     /// Directory of a model that the process serves itself: config.json, tokenizer.json and
-    /// safetensors, as published on Hugging Face
+    /// safetensors, as published on Hugging Face (needs the feature engine)
     #[arg(long, value_name = "MODEL_DIR", conflicts_with_all = ["upstream", "capture"])]
     pub(super) engine: Option<String>,
     /// Device that executes the model: Auto, Cpu or Cuda [default: Auto]
@@ -75,17 +75,17 @@ impl Args {
         let listen = (!self.listen.is_empty()).then_some(self.listen);
         let capture = (!self.capture.is_empty()).then_some(self.capture);
         let flags = Overrides {
-            listen: listen.map(|value| Sourced::flag("--listen", value)),
-            upstream: self.upstream.map(|value| Sourced::flag("--upstream", value)),
-            engine: self.engine.map(|value| Sourced::flag("--engine", value)),
-            engine_device: self.engine_device.map(|value| Sourced::flag("--engine-device", value)),
-            metrics: self.metrics.map(|value| Sourced::flag("--metrics", value)),
-            admin: self.admin.map(|value| Sourced::flag("--admin", value)),
-            log_format: self.log_format.map(|value| Sourced::flag("--log-format", format!("{value:?}"))),
-            log_level: self.log_level.map(|value| Sourced::flag("--log-level", value)),
-            log_access: self.log_access.map(|value| Sourced::flag("--log-access", value)),
-            state: self.state.map(|value| Sourced::flag("--state", value)),
-            capture: capture.map(|value| Sourced::flag("--capture", value)),
+            listen: listen.map(|value| SourcedValue::flag("--listen", value)),
+            upstream: self.upstream.map(|value| SourcedValue::flag("--upstream", value)),
+            engine: self.engine.map(|value| SourcedValue::flag("--engine", value)),
+            engine_device: self.engine_device.map(|value| SourcedValue::flag("--engine-device", value)),
+            metrics: self.metrics.map(|value| SourcedValue::flag("--metrics", value)),
+            admin: self.admin.map(|value| SourcedValue::flag("--admin", value)),
+            log_format: self.log_format.map(|value| SourcedValue::flag("--log-format", format!("{value:?}"))),
+            log_level: self.log_level.map(|value| SourcedValue::flag("--log-level", value)),
+            log_access: self.log_access.map(|value| SourcedValue::flag("--log-access", value)),
+            state: self.state.map(|value| SourcedValue::flag("--state", value)),
+            capture: capture.map(|value| SourcedValue::flag("--capture", value)),
             ..Overrides::default()
         };
         SettingsSources {

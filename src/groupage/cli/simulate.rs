@@ -5,6 +5,7 @@
 //! elapsed time is printed to standard error.
 
 mod args;
+mod description;
 mod scenario_file;
 mod json;
 mod profile;

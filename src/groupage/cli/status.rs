@@ -54,7 +54,7 @@ pub(super) struct Args {
     #[arg(short = 'A', long)]
     all_namespaces: bool,
     /// Output format
-    #[arg(short, long, value_enum, default_value = "table")]
+    #[arg(short, long, value_enum, ignore_case = true, default_value = "table")]
     output: Output,
 }
 

@@ -12,7 +12,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{proxy, refusal};
-use crate::config;
+use crate::config::{self, EXIT_NO_INPUT};
 
 pub(super) use local::{LocalCheck, check_local};
 
@@ -47,13 +47,9 @@ pub(super) struct Args {
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", requires = "against", value_parser = header)]
     headers: Vec<(HeaderName, HeaderValue)>,
     /// Output format
-    #[arg(short, long, value_enum, default_value = "text")]
+    #[arg(short, long, value_enum, ignore_case = true, default_value = "text")]
     output: Output,
 }
-
-/// Exit code if the server or a sample cannot be read, or if no route could be tested with them
-/// (sysexits: `EX_NOINPUT`), the same as of `explain`.
-const EXIT_NO_INPUT: u8 = 66;
 
 /// Arguments of `groupage config`.
 #[derive(Debug, ClapArgs)]
@@ -61,7 +57,7 @@ pub(super) struct ConfigArgs {
     #[command(flatten)]
     proxy: proxy::Args,
     /// Output format
-    #[arg(short, long, value_enum, default_value = "text")]
+    #[arg(short, long, value_enum, ignore_case = true, default_value = "text")]
     output: Output,
 }
 
@@ -77,12 +73,21 @@ pub(super) fn run(args: &Args) -> ExitCode {
     let results: Vec<conformance::RouteResult> = match tried {
         Ok(results) => results.into_iter().flatten().collect(),
         Err(error) => {
-            eprintln!("× {error}");
+            print_error(&error);
             return ExitCode::from(EXIT_NO_INPUT);
         }
     };
     print!("{}", render(&verdict.output, args.output, &results));
     ExitCode::from(exit_code(&results))
+}
+
+/// Prints an error. Those of a configuration have a marker of their own, the code.
+fn print_error(error: &str) {
+    if error.starts_with("error[") {
+        eprintln!("{}", error.trim_end());
+    } else {
+        eprintln!("× {error}");
+    }
 }
 
 /// Returns the exit code of a test. A test without any conclusion is not a success.

@@ -44,7 +44,7 @@ impl NfTablesSocket {
             rustix::net::bind(&socket, &netlink::SocketAddrNetlink::new(0, 0))?;
             Ok(socket)
         };
-        let socket = open().map_err(|errno: Errno| explain(RedirectStep::Socket, errno))?;
+        let socket = open().map_err(|errno: Errno| to_redirect_error(RedirectStep::Socket, errno))?;
         // Above the sequence numbers of a transaction.
         Ok(Self { socket, sequence: 1 << 16 })
     }
@@ -60,7 +60,7 @@ impl NfTablesSocket {
     }
 
     fn list(&mut self, kind: u16) -> Result<Vec<Vec<u8>>, RedirectError> {
-        self.try_list(kind).map_err(|errno| explain(RedirectStep::Look, errno))
+        self.try_list(kind).map_err(|errno| to_redirect_error(RedirectStep::ListRules, errno))
     }
 
     fn try_list(&mut self, kind: u16) -> Result<Vec<Vec<u8>>, Errno> {
@@ -94,9 +94,9 @@ impl NfTablesSocket {
 
     /// Commits a transaction, which the kernel applies completely or not at all.
     pub(super) fn commit(&self, transaction: &NetlinkBatch) -> Result<(), RedirectError> {
-        self.send(&transaction.bytes()).map_err(|errno| explain(RedirectStep::Transaction, errno))?;
+        self.send(&transaction.bytes()).map_err(|errno| to_redirect_error(RedirectStep::Transaction, errno))?;
         loop {
-            let read = self.read().map_err(|errno| explain(RedirectStep::Transaction, errno))?;
+            let read = self.read().map_err(|errno| to_redirect_error(RedirectStep::Transaction, errno))?;
             for reply in replies(&read) {
                 // The first error is returned; the kernel reports errors in the order of the
                 // messages.
@@ -106,7 +106,7 @@ impl NfTablesSocket {
                     }
                     NetlinkReply::Ack { errno: 0, .. } | NetlinkReply::Done { .. } | NetlinkReply::Item(_) => {}
                     NetlinkReply::Ack { sequence, errno } => {
-                        return Err(explain(transaction.step(sequence), Errno::from_raw_os_error(errno)));
+                        return Err(to_redirect_error(transaction.step(sequence), Errno::from_raw_os_error(errno)));
                     }
                 }
             }
@@ -143,16 +143,18 @@ fn has_nat(names: &Path) -> bool {
 }
 
 /// Maps an error at a step to its cause.
-fn explain(step: RedirectStep, errno: Errno) -> RedirectError {
-    let none = [Errno::INVAL, Errno::OPNOTSUPP, Errno::PROTONOSUPPORT, Errno::AFNOSUPPORT, Errno::NOENT];
+fn to_redirect_error(step: RedirectStep, errno: Errno) -> RedirectError {
+    let unsupported_errnos = [Errno::INVAL, Errno::OPNOTSUPP, Errno::PROTONOSUPPORT, Errno::AFNOSUPPORT, Errno::NOENT];
     match step {
         _ if matches!(errno, Errno::PERM | Errno::ACCESS) => RedirectError::MissingCapability,
-        RedirectStep::Socket | RedirectStep::Look | RedirectStep::Transaction if none.contains(&errno) => {
+        RedirectStep::Socket | RedirectStep::ListRules | RedirectStep::Transaction
+            if unsupported_errnos.contains(&errno) =>
+        {
             RedirectError::NfTablesUnavailable
         }
         // Only a table, chain or rule needs kernel features beyond `nf_tables` itself: the table
         // needs its family, the chain needs NAT, the rule needs its expressions.
-        RedirectStep::Table | RedirectStep::Chain | RedirectStep::Rule(_) if none.contains(&errno) => {
+        RedirectStep::Table | RedirectStep::Chain | RedirectStep::Rule(_) if unsupported_errnos.contains(&errno) => {
             RedirectError::NatUnavailable
         }
         step => RedirectError::Kernel { step, source: io::Error::from(errno) },
@@ -168,27 +170,27 @@ mod tests {
     fn errors_of_the_kernel_are_explained() {
         let rule = RedirectStep::Rule(Redirect { port: 8080, listen: 15080 });
         let cases = [
-            (RedirectStep::Look, Errno::PERM, "NET_ADMIN"),
+            (RedirectStep::ListRules, Errno::PERM, "NET_ADMIN"),
             (RedirectStep::Socket, Errno::ACCESS, "NET_ADMIN"),
             (rule, Errno::PERM, "NET_ADMIN"),
             (RedirectStep::Socket, Errno::PROTONOSUPPORT, "no nf_tables"),
-            (RedirectStep::Look, Errno::INVAL, "no nf_tables"),
+            (RedirectStep::ListRules, Errno::INVAL, "no nf_tables"),
             (RedirectStep::Transaction, Errno::OPNOTSUPP, "no nf_tables"),
             (RedirectStep::Table, Errno::AFNOSUPPORT, "cannot redirect"),
             (RedirectStep::Chain, Errno::NOENT, "cannot redirect"),
             (rule, Errno::NOENT, "cannot redirect"),
             (rule, Errno::NOMEM, "writing the rule of port 8080: "),
-            (RedirectStep::Look, Errno::TOOBIG, "reading the existing rules: "),
+            (RedirectStep::ListRules, Errno::TOOBIG, "reading the existing rules: "),
             (RedirectStep::Transaction, Errno::AGAIN, "writing the rules: "),
         ];
         for (step, errno, words) in cases {
-            let message = explain(step, errno).to_string();
+            let message = to_redirect_error(step, errno).to_string();
             assert!(message.contains(words), "{step:?} {errno:?}: {message}");
         }
     }
 
     #[test]
-    fn tables_of_the_older_iptables_are_noticed() {
+    fn legacy_iptables_nat_tables_are_detected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("names");
         assert!(!has_nat(&path));

@@ -106,7 +106,7 @@ pub enum RedirectStep {
     /// Opening the socket.
     Socket,
     /// Listing the existing rules.
-    Look,
+    ListRules,
     /// The transaction itself.
     Transaction,
     /// The table of Groupage.
@@ -173,7 +173,7 @@ impl fmt::Display for RedirectStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Socket => f.write_str("opening a netlink socket"),
-            Self::Look => f.write_str("reading the existing rules"),
+            Self::ListRules => f.write_str("reading the existing rules"),
             Self::Transaction => f.write_str("writing the rules"),
             Self::Table => f.write_str("writing the table"),
             Self::Chain => f.write_str("writing the chain"),

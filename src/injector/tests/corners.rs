@@ -101,7 +101,7 @@ fn two_flags_in_one_argument_and_values_of_two_containers_are_refused() {
 
 #[test]
 fn a_shell_is_recognised_by_its_flags() {
-    for (command, says) in [
+    for (command, is_shell) in [
         (json!(["/bin/bash", "-lc"]), true),
         (json!(["sh", "-e", "-xc"]), true),
         (json!(["/bin/sh", "-c"]), true),
@@ -114,7 +114,7 @@ fn a_shell_is_recognised_by_its_flags() {
         plain["spec"]["containers"][0]["command"] = command.clone();
         plain["spec"]["containers"][0]["args"] = json!(["serve x"]);
         let warned = report(&plain).warnings.iter().any(|warning| warning.contains("runs a shell"));
-        assert_eq!(warned, says, "{command}");
+        assert_eq!(warned, is_shell, "{command}");
     }
 }
 

@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 
 use super::code::ConfigCode;
 use super::effective::Setting;
-use super::env::{Overrides, SettingSource, Sourced};
+use super::env::{Overrides, SettingSource, SourcedValue};
 use super::finding::Finding;
 use super::tree::Span;
 use super::units::{format_duration, parse_duration};
@@ -113,7 +113,7 @@ impl fmt::Display for Capture {
 
 /// Parses every captured port, or returns all problems of the flag and its variables.
 pub(super) fn parse_captures(overrides: &Overrides) -> Result<Vec<Capture>, Vec<Finding>> {
-    let Some(Sourced { value: texts, .. }) = &overrides.capture else { return Ok(Vec::new()) };
+    let Some(SourcedValue { value: texts, .. }) = &overrides.capture else { return Ok(Vec::new()) };
     let mut findings = Vec::new();
     let mut bad = |at: &str, value: &str, advice: &str| {
         let finding = Finding::new(ConfigCode::BadValue, at, Span::default(), &format!("`{at}` cannot be `{value}`"));
@@ -155,7 +155,7 @@ pub(super) fn parse_captures(overrides: &Overrides) -> Result<Vec<Capture>, Vec<
 pub(super) fn apply_pod_defaults(
     json: &mut Json,
     sources: &mut BTreeMap<String, SettingSource>,
-    grace: Option<&Sourced<String>>,
+    grace: Option<&SourcedValue<String>>,
     flag: &'static str,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -183,7 +183,7 @@ pub(super) fn apply_pod_defaults(
                 sources,
                 "proxy.drain.limit",
                 format_duration(most),
-                SettingSource::Lowered("the pod's grace period less 5s"),
+                SettingSource::LoweredBy("the pod's grace period less 5s"),
             );
         }
         true => {}

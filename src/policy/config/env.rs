@@ -21,7 +21,7 @@ pub enum SettingSource {
     /// Snapshot from the admission of the pod: `GROUPAGE_POLICY`.
     Snapshot,
     /// State folder, which contains the settings that were last in effect.
-    Kept,
+    LastGood,
     /// Decision of the process itself to pass calls through. The text is the reason.
     Passthrough(&'static str),
     /// Flag, such as `--listen`.
@@ -29,7 +29,7 @@ pub enum SettingSource {
     /// Environment variable.
     Env(&'static str),
     /// Limit of the machine that lowered the value of another source. The text names the limit.
-    Lowered(&'static str),
+    LoweredBy(&'static str),
     /// Tuner of the controller.
     Tuned,
     /// Controller.
@@ -38,7 +38,7 @@ pub enum SettingSource {
 
 /// A value with its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sourced<T> {
+pub struct SourcedValue<T> {
     /// Value, as written.
     pub value: T,
     /// Source of the value.
@@ -49,31 +49,31 @@ pub struct Sourced<T> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overrides {
     /// `proxy.listen`.
-    pub listen: Option<Sourced<Vec<String>>>,
+    pub listen: Option<SourcedValue<Vec<String>>>,
     /// `proxy.upstream`.
-    pub upstream: Option<Sourced<String>>,
+    pub upstream: Option<SourcedValue<String>>,
     /// Directory of the model that the process executes itself.
-    pub engine: Option<Sourced<String>>,
+    pub engine: Option<SourcedValue<String>>,
     /// `engine.device`.
-    pub engine_device: Option<Sourced<String>>,
+    pub engine_device: Option<SourcedValue<String>>,
     /// `proxy.admin.metrics`.
-    pub metrics: Option<Sourced<String>>,
+    pub metrics: Option<SourcedValue<String>>,
     /// `proxy.admin.local`.
-    pub admin: Option<Sourced<String>>,
+    pub admin: Option<SourcedValue<String>>,
     /// `proxy.log.format`.
-    pub log_format: Option<Sourced<String>>,
+    pub log_format: Option<SourcedValue<String>>,
     /// `proxy.log.level`.
-    pub log_level: Option<Sourced<String>>,
+    pub log_level: Option<SourcedValue<String>>,
     /// `proxy.log.access`.
-    pub log_access: Option<Sourced<String>>,
+    pub log_access: Option<SourcedValue<String>>,
     /// `proxy.state`.
-    pub state: Option<Sourced<String>>,
+    pub state: Option<SourcedValue<String>>,
     /// Captured ports, each as `NAME:PORT@LISTEN`.
-    pub capture: Option<Sourced<Vec<String>>>,
+    pub capture: Option<SourcedValue<Vec<String>>>,
     /// Addresses of the pod, separated by commas.
-    pub pod_ips: Option<Sourced<String>>,
+    pub pod_ips: Option<SourcedValue<String>>,
     /// Termination grace period of the pod.
-    pub grace: Option<Sourced<String>>,
+    pub grace: Option<SourcedValue<String>>,
 }
 
 /// Properties of the pod in which the process runs, as set by the injector.
@@ -115,9 +115,9 @@ pub struct MachineLimits {
     pub terminal: bool,
 }
 
-// === impl Sourced ===
+// === impl SourcedValue ===
 
-impl<T> Sourced<T> {
+impl<T> SourcedValue<T> {
     /// Creates a value that comes from a flag.
     pub const fn flag(name: &'static str, value: T) -> Self {
         Self { value, source: SettingSource::Flag(name) }
@@ -138,10 +138,12 @@ impl Overrides {
     /// Reads any set of variables.
     pub fn from_variables(get: impl Fn(&str) -> Option<String>) -> Self {
         let one = |name: &'static str| {
-            get(name).filter(|value| !value.is_empty()).map(|value| Sourced { value, source: SettingSource::Env(name) })
+            get(name)
+                .filter(|value| !value.is_empty())
+                .map(|value| SourcedValue { value, source: SettingSource::Env(name) })
         };
         Self {
-            listen: one("GROUPAGE_LISTEN").map(|given| Sourced {
+            listen: one("GROUPAGE_LISTEN").map(|given| SourcedValue {
                 value: given.value.split(',').map(|address| address.trim().to_owned()).collect(),
                 source: given.source,
             }),
@@ -186,6 +188,14 @@ impl Overrides {
 // === impl PodInfo ===
 
 impl PodInfo {
+    /// Returns `true` if this process runs in a pod: the kubelet sets the address of the API server in
+    /// every container, also if the pod disables service links.
+    #[must_use]
+    pub fn is_in_pod() -> bool {
+        #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+        std::env::var("KUBERNETES_SERVICE_HOST").is_ok_and(|host| !host.is_empty())
+    }
+
     /// Reads the environment.
     #[must_use]
     pub fn from_environment() -> Self {
@@ -257,11 +267,11 @@ impl fmt::Display for SettingSource {
             Self::Default => f.write_str("default"),
             Self::File(line) => write!(f, "file:{line}"),
             Self::Snapshot => f.write_str("snapshot"),
-            Self::Kept => f.write_str("last good"),
+            Self::LastGood => f.write_str("last good"),
             Self::Passthrough(reason) => f.write_str(reason),
             Self::Flag(name) => write!(f, "flag {name}"),
             Self::Env(name) => write!(f, "env {name}"),
-            Self::Lowered(by) => write!(f, "lowered to {by}"),
+            Self::LoweredBy(by) => write!(f, "lowered to {by}"),
             Self::Tuned => f.write_str("tuned"),
             Self::Controller => f.write_str("controller"),
         }

@@ -48,7 +48,7 @@ pub enum Origin {
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be read at all.
-    #[error("{path}: {error}")]
+    #[error("cannot read {path}: {error}")]
     Unreadable {
         /// Path of the file, as given.
         path: String,
@@ -147,7 +147,7 @@ impl Origin {
         match self {
             Self::File => SettingSource::File(line),
             Self::Snapshot => SettingSource::Snapshot,
-            Self::State => SettingSource::Kept,
+            Self::State => SettingSource::LastGood,
             Self::Controller => SettingSource::Controller,
         }
     }

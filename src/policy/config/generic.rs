@@ -4,7 +4,7 @@
 use serde_json::Value as Json;
 
 use super::defaults;
-use super::values::{MissingDefault, Resolved, pointers, require, word};
+use super::values::{MissingDefault, ValueResult, pointers, require, word};
 use crate::api::v1alpha1::{self as api, GenericSpec, OneOrMany, TooLargeSpec};
 use crate::protocol::Pointer;
 use crate::protocol::generic::{
@@ -22,7 +22,7 @@ pub(super) fn declaration(written: &Json) -> Option<GenericOptions> {
 }
 
 /// Converts a declaration in which every default is filled in.
-pub(super) fn to_spec(spec: &GenericSpec) -> Resolved<GenericOptions> {
+pub(super) fn to_spec(spec: &GenericSpec) -> ValueResult<GenericOptions> {
     let single = require(spec.single.as_ref(), "generic.single")?;
     let cost = require(spec.cost.as_ref(), "generic.cost")?;
     Ok(GenericOptions {
@@ -97,15 +97,15 @@ pub(super) fn to_spec(spec: &GenericSpec) -> Resolved<GenericOptions> {
     })
 }
 
-fn pointer(text: &str, key: &'static str) -> Resolved<Pointer> {
+fn pointer(text: &str, key: &'static str) -> ValueResult<Pointer> {
     Pointer::parse(text).map_err(|_| MissingDefault(key))
 }
 
-fn optional(text: Option<&String>, key: &'static str) -> Resolved<Option<Pointer>> {
+fn optional(text: Option<&String>, key: &'static str) -> ValueResult<Option<Pointer>> {
     text.map(|text| pointer(text, key)).transpose()
 }
 
-fn parse_pointers(spec: Option<&OneOrMany>, key: &'static str) -> Resolved<Vec<Pointer>> {
+fn parse_pointers(spec: Option<&OneOrMany>, key: &'static str) -> ValueResult<Vec<Pointer>> {
     match spec {
         Some(OneOrMany::One(one)) => Ok(vec![pointer(one, key)?]),
         Some(OneOrMany::Many(many)) if !many.is_empty() => pointers(Some(many), key),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::Method;
 
-use self::sources::{apply_given, apply_machine_limits, merge_file};
+use self::sources::{apply_machine_limits, apply_overrides_and_captures, merge_file};
 use super::capture::{self, RoutePort};
 use super::code::ConfigCode;
 use super::effective::{self, Setting};
@@ -23,7 +23,7 @@ use super::policy::{
 use super::tree::Span;
 use super::upstream::{UpstreamAddress, UpstreamConnection, UpstreamTls};
 use super::values::{
-    MissingDefault, Resolved, headers, narrow, pointers, require, share, size, time, to_route_protocol, word,
+    MissingDefault, ValueResult, headers, narrow, pointers, require, share, size, time, to_route_protocol, word,
 };
 use super::{generic, text};
 use crate::api::v1alpha1::{
@@ -40,7 +40,7 @@ pub(super) fn build(
     let (mut json, mut sources) = merge_file(loaded, machine);
     // Flags and environment override the file. The limits of the machine apply last, to every
     // source.
-    let captures = apply_given(&mut json, &mut sources, overrides)?;
+    let captures = apply_overrides_and_captures(&mut json, &mut sources, overrides)?;
     let executes_model = engine::apply_settings(&mut json, &mut sources, overrides, !captures.is_empty())?;
     apply_machine_limits(&mut json, &mut sources, machine);
     let mut settings = effective::list(&json, &sources);
@@ -84,13 +84,14 @@ fn check_upstream_tls(policy: &Policy) -> Result<(), ConfigErrors> {
 }
 
 /// Converts a spec in which every value is filled in.
-fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> Resolved<Policy> {
+fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> ValueResult<Policy> {
     let mode = word(spec.mode.as_ref(), "mode")?;
     let target = (slo(spec.slo.as_ref())?, late(spec.slo.as_ref()).unwrap_or(LateHandling::Serve));
     let limits = require(spec.limits.as_ref(), "limits")?;
     let limits = policy_limits(limits)?;
     let failure = require(spec.failure.as_ref(), "failure")?;
-    let routes = spec.routes.iter().flatten().map(|route| self::route(route, mode, target)).collect::<Resolved<_>>()?;
+    let routes =
+        spec.routes.iter().flatten().map(|route| self::route(route, mode, target)).collect::<ValueResult<_>>()?;
     let deadline = require(spec.deadline.as_ref(), "deadline")?;
     Ok(Policy {
         mode,
@@ -119,7 +120,7 @@ fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> Resolved<Policy> {
     })
 }
 
-fn priority(spec: &PrioritySpec) -> Resolved<Priority> {
+fn priority(spec: &PrioritySpec) -> ValueResult<Priority> {
     let class = |class: &crate::api::v1alpha1::PriorityClass| {
         Ok(PriorityClass {
             name: require(class.name.clone(), "priority.classes[].name")?,
@@ -136,7 +137,7 @@ fn priority(spec: &PrioritySpec) -> Resolved<Priority> {
     let header = |name: &str| text::parse_header_name(name).ok_or(MissingDefault("priority.header"));
     Ok(Priority {
         header: spec.header.as_deref().map(header).transpose()?,
-        classes: spec.classes.iter().flatten().map(class).collect::<Resolved<_>>()?,
+        classes: spec.classes.iter().flatten().map(class).collect::<ValueResult<_>>()?,
     })
 }
 
@@ -144,7 +145,7 @@ fn route(
     spec: &RouteSpec,
     policy_mode: Mode,
     (policy_slo, policy_late): (Option<Duration>, LateHandling),
-) -> Resolved<Route> {
+) -> ValueResult<Route> {
     let own = spec.mode.as_ref().map(|mode| word(Some(mode), "routes[].mode")).transpose()?;
     let limits = spec.limits.as_ref().map(limits_override).transpose()?.unwrap_or_default();
     let method = require(spec.method.as_ref(), "routes[].method")?;
@@ -185,13 +186,13 @@ fn port(spec: &PortRef) -> RoutePort {
     }
 }
 
-fn names(fields: Option<&MergeFields>) -> Resolved<MergeNames> {
+fn names(fields: Option<&MergeFields>) -> ValueResult<MergeNames> {
     let Some(fields) = fields else { return Ok(MergeNames::default()) };
     Ok(MergeNames { headers: headers(fields.headers.as_ref())?, fields: pointers(fields.fields.as_ref(), "fields")? })
 }
 
 /// Converts the limits of the policy, all of which but the optional ones have a value.
-fn policy_limits(spec: &LimitsSpec) -> Resolved<Limits> {
+fn policy_limits(spec: &LimitsSpec) -> ValueResult<Limits> {
     let written = limits_override(spec)?;
     Ok(Limits {
         batch_items_max: require(written.batch_items_max, "limits.batchItemsMax")?,
@@ -208,7 +209,7 @@ fn policy_limits(spec: &LimitsSpec) -> Resolved<Limits> {
 }
 
 /// Converts limits of which each may be absent, such as those of a route.
-fn limits_override(spec: &LimitsSpec) -> Resolved<LimitsOverride> {
+fn limits_override(spec: &LimitsSpec) -> ValueResult<LimitsOverride> {
     let bytes = |text: &Option<SizeText>, key| text.as_ref().map(|text| size(Some(text), key)).transpose();
     Ok(LimitsOverride {
         batch_items_max: spec.batch_items_max,
@@ -227,7 +228,7 @@ fn limits_override(spec: &LimitsSpec) -> Resolved<LimitsOverride> {
     })
 }
 
-fn scheduling(spec: &SchedulingSpec, slots_max: Option<u32>) -> Resolved<SchedulingConfig> {
+fn scheduling(spec: &SchedulingSpec, slots_max: Option<u32>) -> ValueResult<SchedulingConfig> {
     Ok(SchedulingConfig {
         policy: word(spec.policy.as_ref(), "scheduling.policy")?,
         preset: word(spec.preset.as_ref(), "scheduling.preset")?,
@@ -244,7 +245,7 @@ fn scheduling(spec: &SchedulingSpec, slots_max: Option<u32>) -> Resolved<Schedul
     })
 }
 
-fn proxy(spec: &ProxySpec) -> Resolved<ProcessConfig> {
+fn proxy(spec: &ProxySpec) -> ValueResult<ProcessConfig> {
     let listen = require(spec.listen.as_ref(), "proxy.listen")?;
     let process = require(spec.process.as_ref(), "proxy.process")?;
     let connection = require(spec.connection.as_ref(), "proxy.connection")?;
@@ -259,7 +260,7 @@ fn proxy(spec: &ProxySpec) -> Resolved<ProcessConfig> {
         listen: listen
             .iter()
             .map(|one| text::parse_address(one).ok_or(MissingDefault("proxy.listen")))
-            .collect::<Resolved<_>>()?,
+            .collect::<ValueResult<_>>()?,
         upstream: spec
             .upstream
             .as_deref()
@@ -295,7 +296,7 @@ fn proxy(spec: &ProxySpec) -> Resolved<ProcessConfig> {
     })
 }
 
-fn tls(spec: &TlsSpec) -> Resolved<DownstreamTls> {
+fn tls(spec: &TlsSpec) -> ValueResult<DownstreamTls> {
     Ok(DownstreamTls {
         cert_file: require(spec.cert_file.as_ref(), "proxy.tls.certFile")?.into(),
         key_file: require(spec.key_file.as_ref(), "proxy.tls.keyFile")?.into(),
@@ -312,7 +313,7 @@ fn upstream_tls(spec: &UpstreamTlsSpec) -> UpstreamTls {
     }
 }
 
-fn client(spec: &ClientSpec) -> Resolved<DownstreamLimits> {
+fn client(spec: &ClientSpec) -> ValueResult<DownstreamLimits> {
     let http2 = require(spec.http2.as_ref(), "proxy.client.http2")?;
     let window =
         |text: &Option<SizeText>, key| u32::try_from(size(text.as_ref(), key)?).map_err(|_| MissingDefault(key));
@@ -347,7 +348,7 @@ fn client(spec: &ClientSpec) -> Resolved<DownstreamLimits> {
     })
 }
 
-fn slo(spec: Option<&crate::api::v1alpha1::Slo>) -> Resolved<Option<Duration>> {
+fn slo(spec: Option<&crate::api::v1alpha1::Slo>) -> ValueResult<Option<Duration>> {
     spec.and_then(|slo| slo.latency_p99.as_ref()).map(|text| time(Some(text), "slo.latencyP99")).transpose()
 }
 

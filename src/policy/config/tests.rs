@@ -118,9 +118,9 @@ fn a_flag_wins_over_the_environment_over_the_file_over_the_default() {
         _ => None,
     });
     let flags = Overrides {
-        upstream: Some(Sourced::flag("--upstream", "unix:/run/m.sock".to_owned())),
-        metrics: Some(Sourced::flag("--metrics", "127.0.0.1:0".to_owned())),
-        admin: Some(Sourced::flag("--admin", "off".to_owned())),
+        upstream: Some(SourcedValue::flag("--upstream", "unix:/run/m.sock".to_owned())),
+        metrics: Some(SourcedValue::flag("--metrics", "127.0.0.1:0".to_owned())),
+        admin: Some(SourcedValue::flag("--admin", "off".to_owned())),
         ..Overrides::default()
     };
     let policy = build(Some(&loaded), &flags.or(env), &MachineLimits::default()).unwrap();
@@ -138,8 +138,8 @@ fn a_flag_wins_over_the_environment_over_the_file_over_the_default() {
 #[test]
 fn a_wrong_flag_is_reported_by_its_name() {
     let flags = Overrides {
-        listen: Some(Sourced::flag("--listen", vec![":0".to_owned(), "nowhere".to_owned()])),
-        upstream: Some(Sourced::flag("--upstream", "ftp://model".to_owned())),
+        listen: Some(SourcedValue::flag("--listen", vec![":0".to_owned(), "nowhere".to_owned()])),
+        upstream: Some(SourcedValue::flag("--upstream", "ftp://model".to_owned())),
         ..Overrides::default()
     };
     let errors = build(None, &flags, &MachineLimits::default()).unwrap_err();
@@ -200,7 +200,7 @@ fn memory_and_file_limits_of_the_machine_bound_connections_and_buffers() {
         let policy = build(None, &Overrides::default(), &machine).unwrap();
         assert_eq!(policy.proxy.process.connections_max, connections, "{files}");
         let (_, source) = setting(&policy, "proxy.process.connectionsMax");
-        assert_eq!(source, "lowered to two fifths of the open files above 128");
+        assert_eq!(source, "lowered to the limit on open files: (files − 128) × 2/5");
     }
 }
 
@@ -324,7 +324,7 @@ fn a_relative_model_of_a_policy_for_pods_is_noticed() {
 }
 
 #[test]
-fn an_alias_is_read_and_a_bomb_of_them_is_not() {
+fn aliases_are_expanded_and_an_alias_bomb_is_rejected() {
     let policy = built("routes:\n- {path: /a, timeout: &t 7s}\n- {path: /b, timeout: *t}\n");
     assert!(policy.routes.iter().all(|route| route.timeout == Some(Duration::from_secs(7))));
     let mut bomb = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n".to_owned();
@@ -380,7 +380,10 @@ fn validate_reports_every_file_and_exits_with_the_worst_code() {
     let verdict = validate(&[&single], false, false);
     assert!(verdict.output.contains(": 1 setting, defaults for the rest\n"), "{}", verdict.output);
     assert_eq!(validate(&[&good, &bad], false, false).exit, EXIT_FINDINGS);
-    assert_eq!(validate(&[&missing, &bad], false, false).exit, EXIT_CONFIG);
+    let unreadable = validate(&[&missing, &bad], false, false);
+    assert_eq!(unreadable.exit, EXIT_NO_INPUT);
+    let message = format!("× cannot read {}: ", missing.display());
+    assert!(unreadable.output.starts_with(&message), "{}", unreadable.output);
     let json: serde_json::Value = serde_json::from_str(&validate(&[&good, &bad], true, false).output).unwrap();
     assert_eq!((&json["files"][0]["ok"], &json["files"][1]["ok"]), (&true.into(), &false.into()));
     assert_eq!(json["files"][1]["findings"][0]["nearest"], "Batch");

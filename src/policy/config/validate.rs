@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::EXIT_CONFIG;
+use super::EXIT_NO_INPUT;
 use super::env::{MachineLimits, Overrides};
 use super::file::{LoadError, load, read, read_from};
 
@@ -16,7 +16,7 @@ pub const EXIT_FINDINGS: u8 = 79;
 pub struct ValidationReport {
     /// Text for standard output.
     pub output: String,
-    /// Exit code: 0, 79 if there are findings, 78 if a file cannot be read.
+    /// Exit code: 0, 79 if there are findings, 66 if a file cannot be read.
     pub exit: u8,
 }
 
@@ -66,7 +66,7 @@ pub fn validate<P: AsRef<Path>>(paths: &[P], as_json: bool, colour: bool) -> Val
     }
     let output = if as_json { format!("{:#}\n", json!({ "files": files })) } else { text };
     let exit = match (unreadable, findings) {
-        (true, _) => EXIT_CONFIG,
+        (true, _) => EXIT_NO_INPUT,
         (false, true) => EXIT_FINDINGS,
         (false, false) => 0,
     };

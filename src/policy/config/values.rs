@@ -17,35 +17,35 @@ use crate::protocol::{Pointer, RouteProtocol};
 pub(super) struct MissingDefault(pub(super) &'static str);
 
 /// A converted value, or the key that has none.
-pub(super) type Resolved<T> = Result<T, MissingDefault>;
+pub(super) type ValueResult<T> = Result<T, MissingDefault>;
 
 /// Returns a value that must be present.
-pub(super) fn require<T>(value: Option<T>, key: &'static str) -> Resolved<T> {
+pub(super) fn require<T>(value: Option<T>, key: &'static str) -> ValueResult<T> {
     value.ok_or(MissingDefault(key))
 }
 
 /// Returns the known word of an enumeration.
-pub(super) fn word<T: Copy>(spec: Option<&OpenEnum<T>>, key: &'static str) -> Resolved<T> {
+pub(super) fn word<T: Copy>(spec: Option<&OpenEnum<T>>, key: &'static str) -> ValueResult<T> {
     spec.and_then(OpenEnum::as_known).ok_or(MissingDefault(key))
 }
 
 /// Parses JSON Pointers.
-pub(super) fn pointers(texts: Option<&Vec<String>>, key: &'static str) -> Resolved<Vec<Pointer>> {
+pub(super) fn pointers(texts: Option<&Vec<String>>, key: &'static str) -> ValueResult<Vec<Pointer>> {
     texts.into_iter().flatten().map(|text| Pointer::parse(text).map_err(|_| MissingDefault(key))).collect()
 }
 
 /// Parses a duration.
-pub(super) fn time(text: Option<&DurationText>, key: &'static str) -> Resolved<Duration> {
+pub(super) fn time(text: Option<&DurationText>, key: &'static str) -> ValueResult<Duration> {
     text.and_then(|text| parse_duration(&text.0)).ok_or(MissingDefault(key))
 }
 
 /// Parses a share.
-pub(super) fn share(text: Option<&ShareText>, key: &'static str) -> Resolved<Share> {
+pub(super) fn share(text: Option<&ShareText>, key: &'static str) -> ValueResult<Share> {
     text.and_then(|text| parse_share(&text.0)).ok_or(MissingDefault(key))
 }
 
 /// Converts a size to a number of bytes.
-pub(super) fn size(text: Option<&SizeText>, key: &'static str) -> Resolved<usize> {
+pub(super) fn size(text: Option<&SizeText>, key: &'static str) -> ValueResult<usize> {
     let bytes = match require(text, key)? {
         SizeText::Bytes(bytes) => Some(*bytes),
         SizeText::Text(text) => parse_size(text),
@@ -54,12 +54,12 @@ pub(super) fn size(text: Option<&SizeText>, key: &'static str) -> Resolved<usize
 }
 
 /// Parses header names.
-pub(super) fn headers(names: Option<&Vec<String>>) -> Resolved<Vec<HeaderName>> {
+pub(super) fn headers(names: Option<&Vec<String>>) -> ValueResult<Vec<HeaderName>> {
     names.into_iter().flatten().map(|name| text::parse_header_name(name).ok_or(MissingDefault("headers"))).collect()
 }
 
 /// Converts a number to the width of this machine.
-pub(super) fn narrow(number: impl TryInto<usize>, key: &'static str) -> Resolved<usize> {
+pub(super) fn narrow(number: impl TryInto<usize>, key: &'static str) -> ValueResult<usize> {
     number.try_into().map_err(|_| MissingDefault(key))
 }
 

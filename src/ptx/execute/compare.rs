@@ -1,13 +1,13 @@
 //! Comparisons, and their combination with predicates.
 
 use super::map2;
-use crate::bits::{LaneValues, float, sign_extend, truncate};
+use crate::bits::{LaneValues, sign_extend, to_f32, truncate};
 use crate::instruction::{BinaryOperator, OrderingSet, PredicateCombination, ScalarType};
 
 pub(super) fn compare(comparison: OrderingSet, scalar: ScalarType, a: &LaneValues, b: &LaneValues) -> LaneValues {
     let holds = |ordering| u64::from(comparison.contains(ordering));
     match scalar {
-        ScalarType::F32 => map2(a, b, |a, b| holds(float(a).partial_cmp(&float(b)))),
+        ScalarType::F32 => map2(a, b, |a, b| holds(to_f32(a).partial_cmp(&to_f32(b)))),
         ScalarType::Signed(width) => map2(a, b, |a, b| holds(Some(sign_extend(a, width).cmp(&sign_extend(b, width))))),
         _ => {
             let width = scalar.width();

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::map2;
-use crate::bits::{LaneValues, float, float_bits, low_half, sign_extend, truncate, truncate_float};
+use crate::bits::{LaneValues, from_f32, low_half, sign_extend, to_f32, truncate, truncate_float};
 use crate::instruction::{BitWidth, HalfFormat, ScalarType};
 
 pub(super) fn convert(from: ScalarType, to: ScalarType, source: &LaneValues) -> LaneValues {
@@ -18,7 +18,7 @@ pub(super) fn convert(from: ScalarType, to: ScalarType, source: &LaneValues) -> 
 
 /// Rounds two f32 to a pair of 16-bit values, to nearest with ties to even.
 pub(super) fn pack(format: HalfFormat, high: &LaneValues, low: &LaneValues) -> LaneValues {
-    let round = |value| narrow(format, float(value));
+    let round = |value| narrow(format, to_f32(value));
     map2(high, low, |high, low| round(high) << 16 | round(low))
 }
 
@@ -41,13 +41,13 @@ fn widen(scalar: ScalarType, value: u64) -> f32 {
     match scalar {
         ScalarType::F16 => widen_half(HalfFormat::F16, low_half(value)),
         ScalarType::BF16 => widen_half(HalfFormat::BF16, low_half(value)),
-        _ => float(value),
+        _ => to_f32(value),
     }
 }
 
 fn from_float(value: f32, to: ScalarType) -> u64 {
     match to {
-        ScalarType::F32 => float_bits(value),
+        ScalarType::F32 => from_f32(value),
         ScalarType::F16 => narrow(HalfFormat::F16, value),
         ScalarType::BF16 => narrow(HalfFormat::BF16, value),
         ScalarType::Signed(width) => {

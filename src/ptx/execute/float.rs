@@ -1,7 +1,7 @@
 //! Arithmetic on f32.
 
 use super::{map2, map3};
-use crate::bits::{LaneValues, float, float_bits, flush_subnormal, round_to_float};
+use crate::bits::{LaneValues, flush_subnormal, from_f32, round_to_float, to_f32};
 use crate::instruction::{BinaryOperator, UnaryOperator};
 
 /// Computes `approx` functions in f64 and rounds once, which is within the errors that PTX allows.
@@ -23,7 +23,7 @@ pub(super) fn unary(operator: UnaryOperator, flush: bool, source: &LaneValues) -
 }
 
 fn apply(flush: bool, source: &LaneValues, function: impl Fn(f32) -> f32) -> LaneValues {
-    source.map(|value| float_bits(flushed(flush, function(flushed(flush, float(value))))))
+    source.map(|value| from_f32(flushed(flush, function(flushed(flush, to_f32(value))))))
 }
 
 fn flushed(flush: bool, value: f32) -> f32 {
@@ -33,8 +33,8 @@ fn flushed(flush: bool, value: f32) -> f32 {
 pub(super) fn binary(operator: BinaryOperator, flush: bool, a: &LaneValues, b: &LaneValues) -> LaneValues {
     let apply = |function: fn(f32, f32) -> f32| {
         map2(a, b, |a, b| {
-            let (a, b) = (flushed(flush, float(a)), flushed(flush, float(b)));
-            float_bits(flushed(flush, function(a, b)))
+            let (a, b) = (flushed(flush, to_f32(a)), flushed(flush, to_f32(b)));
+            from_f32(flushed(flush, function(a, b)))
         })
     };
     match operator {
@@ -53,7 +53,7 @@ pub(super) fn binary(operator: BinaryOperator, flush: bool, a: &LaneValues, b: &
 /// Multiplies and adds with one rounding.
 pub(super) fn multiply_add(flush: bool, sources: &[LaneValues; 3]) -> LaneValues {
     map3(sources, |a, b, c| {
-        let [a, b, c] = [a, b, c].map(|value| flushed(flush, float(value)));
-        float_bits(flushed(flush, a.mul_add(b, c)))
+        let [a, b, c] = [a, b, c].map(|value| flushed(flush, to_f32(value)));
+        from_f32(flushed(flush, a.mul_add(b, c)))
     })
 }

@@ -6,7 +6,7 @@
 use super::BlockState;
 use super::convert::widen_half;
 use super::memory_access::addresses;
-use crate::bits::{ALL_LANES, LANES, LaneValues, float, float_bits, low_half};
+use crate::bits::{ALL_LANES, LANES, LaneValues, from_f32, low_half, to_f32};
 use crate::fault::{FaultKind, LaneFault, MemorySpace};
 use crate::instruction::{HalfFormat, MemoryOperand, Operation, Register};
 use crate::warp::Warp;
@@ -126,7 +126,7 @@ fn unpack_c(registers: &[LaneValues; 4]) -> [[f32; N]; M] {
     for (i, values) in registers.iter().enumerate() {
         for (lane, value) in values.iter().enumerate() {
             let (row, column) = position_c(lane, i);
-            matrix[row][column] = float(*value);
+            matrix[row][column] = to_f32(*value);
         }
     }
     matrix
@@ -137,7 +137,7 @@ fn pack_c(matrix: &[[f32; N]; M]) -> [LaneValues; 4] {
     for (i, values) in registers.iter_mut().enumerate() {
         for (lane, value) in values.iter_mut().enumerate() {
             let (row, column) = position_c(lane, i);
-            *value = float_bits(matrix[row][column]);
+            *value = from_f32(matrix[row][column]);
         }
     }
     registers

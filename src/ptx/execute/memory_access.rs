@@ -1,7 +1,7 @@
 //! Loads, stores and asynchronous copies.
 
 use super::{BlockState, from_bytes};
-use crate::bits::{LANES, LaneValues, index, lanes_in, low_word, sign_extend, truncate};
+use crate::bits::{LANES, LaneValues, lanes_in, low_word, sign_extend, to_index, truncate};
 use crate::fault::{FaultKind, LaneFault, MemorySpace};
 use crate::instruction::{BitWidth, MemoryOperand, Operand, Operation, ScalarType};
 use crate::warp::{COPY_BYTES_MAX, Warp};
@@ -143,7 +143,7 @@ fn begin_copy(
     let lengths = warp.read(length.unwrap_or(Operand::Immediate(*size as u64)), &block.geometry);
     let origin = block.origin(warp);
     for_lanes(active, &targets, |lane, target| {
-        let length = index(u64::from(low_word(lengths.get(lane).copied().unwrap_or(0))));
+        let length = to_index(u64::from(low_word(lengths.get(lane).copied().unwrap_or(0))));
         if length > *size {
             return Err(FaultKind::CopyLength { length, size: *size });
         }

@@ -1,6 +1,6 @@
 //! Exchange of registers between lanes, and barriers of a warp.
 
-use crate::bits::{LANES, LaneValues, index, lanes_in, low_word, truncate};
+use crate::bits::{LANES, LaneValues, lanes_in, low_word, to_index, truncate};
 use crate::fault::{FaultKind, LaneFault};
 use crate::instruction::{BitWidth, Operand, Operation, ShuffleMode};
 use crate::warp::{BlockGeometry, Warp};
@@ -64,8 +64,8 @@ fn check_members(members: &LaneValues, instruction: &'static str, active: u32) -
 /// Returns the lane that a lane reads; none if it is outside of the segment, where the lane keeps
 /// its own value. By the pseudocode of `shfl.sync` in the PTX manual.
 fn source_lane(mode: ShuffleMode, lane: usize, distance: u64, clamp: u64) -> Option<usize> {
-    let distance = index(distance & LANE_MASK);
-    let (clamp, segment) = (index(clamp & LANE_MASK), index(clamp >> 8 & LANE_MASK));
+    let distance = to_index(distance & LANE_MASK);
+    let (clamp, segment) = (to_index(clamp & LANE_MASK), to_index(clamp >> 8 & LANE_MASK));
     let last = lane & segment | clamp & !segment;
     let first = lane & segment;
     match mode {

@@ -3,7 +3,7 @@
 use super::conflicts::{AccessOrigin, BlockConflicts};
 use super::poison::WrittenBytes;
 use super::{MemoryAccess, check_access};
-use crate::bits::index;
+use crate::bits::to_index;
 use crate::fault::{FaultKind, MemorySpace};
 
 /// Bits of an address that are the offset within an allocation. The bits above are its number plus
@@ -154,7 +154,7 @@ impl GlobalMemory {
 
 /// Returns the index of the allocation of an address, or `None` for null, and the offset in it.
 fn split(address: u64) -> (Option<usize>, usize) {
-    (index(address >> OFFSET_BITS).checked_sub(1), index(address & OFFSET_MASK))
+    (to_index(address >> OFFSET_BITS).checked_sub(1), to_index(address & OFFSET_MASK))
 }
 
 fn outside(address: u64, bytes: usize) -> FaultKind {

@@ -2,7 +2,7 @@
 
 use super::poison::WrittenBytes;
 use super::{MemoryAccess, check_access};
-use crate::bits::{LANES, index};
+use crate::bits::{LANES, to_index};
 use crate::fault::{FaultKind, MemorySpace};
 
 /// Local memory of the lanes of a warp, one after another.
@@ -38,7 +38,7 @@ impl LocalMemory {
     }
 
     fn locate(&self, lane: usize, address: u64, bytes: usize) -> Result<usize, FaultKind> {
-        let (space, offset) = (MemorySpace::Local, index(address));
+        let (space, offset) = (MemorySpace::Local, to_index(address));
         let access = MemoryAccess { space, address, offset, bytes, alignment: bytes };
         Ok(lane * self.bytes_per_lane + check_access(access, self.bytes_per_lane)?)
     }

@@ -6,7 +6,7 @@
 
 use super::poison::WrittenBytes;
 use super::{MemoryAccess, check_access};
-use crate::bits::index;
+use crate::bits::to_index;
 use crate::fault::{FaultKind, MemorySpace};
 
 /// Bytes of one location: those of the smallest elements that kernels store.
@@ -94,7 +94,7 @@ impl SharedMemory {
     /// Ends an asynchronous copy: its bytes become visible to the warp that waited, and to others
     /// after the next barrier.
     pub(crate) fn end_copy(&mut self, address: u64, data: &[u8], warp: u8) -> Result<(), FaultKind> {
-        self.copying.clear(index(address), data.len());
+        self.copying.clear(to_index(address), data.len());
         self.write(address, data, warp)
     }
 
@@ -114,7 +114,7 @@ impl SharedMemory {
 
     /// Checks the bounds and the alignment of an access. Returns its offset.
     fn locate(&self, address: u64, bytes: usize) -> Result<usize, FaultKind> {
-        let (space, offset) = (MemorySpace::Shared, index(address));
+        let (space, offset) = (MemorySpace::Shared, to_index(address));
         check_access(MemoryAccess { space, address, offset, bytes, alignment: bytes }, self.data.len())
     }
 

@@ -4,7 +4,7 @@ use super::instruction::{self, LabelIndices};
 use super::scope::NameScope;
 use super::statement::{PtxStatement, StatementText};
 use super::{ParseError, ParseResult, mnemonic};
-use crate::bits::index;
+use crate::bits::to_index;
 use crate::instruction::{BitWidth, Instruction, ScalarType};
 
 /// A kernel that can be launched.
@@ -73,8 +73,8 @@ pub(super) fn parse(
         parameters,
         threads_max,
         instructions,
-        shared_bytes: index(scope.shared_bytes()),
-        local_bytes: index(scope.local_bytes()),
+        shared_bytes: to_index(scope.shared_bytes()),
+        local_bytes: to_index(scope.local_bytes()),
         register_names: scope.into_register_names(),
     })
 }

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_model_that_fills_most_of_the_limit_is_no_pressure_and_what_fills_the_rest_is() {
+    async fn model_memory_does_not_count_as_pressure() {
         let (root, folder) = group_folder();
         let group = ControlGroup::find(root.path()).unwrap().without_model(800);
         let (reported, mut levels) = tokio::sync::mpsc::channel(16);

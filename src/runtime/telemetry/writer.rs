@@ -115,9 +115,9 @@ mod tests {
     use std::sync::Mutex;
 
     /// A sink that blocks until its lock is released.
-    struct Blocked(Arc<Mutex<Vec<u8>>>);
+    struct BlockingSink(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Blocked {
+    impl Write for BlockingSink {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -134,7 +134,7 @@ mod tests {
         let held = out.lock().unwrap();
         let (losses, lost) = std::sync::mpsc::channel();
         let on_loss = move |lines| losses.send(lines).unwrap();
-        let writer = LossyWriter::start_with("test", Blocked(out.clone()), on_loss).unwrap();
+        let writer = LossyWriter::start_with("test", BlockingSink(out.clone()), on_loss).unwrap();
         for _ in 0..LINES_MAX * 2 {
             writer.line(b"x\n".to_vec());
         }

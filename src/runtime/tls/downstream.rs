@@ -85,7 +85,7 @@ impl ReloadableCertificate for DownstreamTlsAcceptor {
         Some(self.used.read().unwrap_or_else(PoisonError::into_inner).expires)
     }
 
-    fn look(&self) -> Result<ReloadOutcome, CertificateFileError> {
+    fn reload(&self) -> Result<ReloadOutcome, CertificateFileError> {
         let read = read(&self.files)?;
         if self.used.read().unwrap_or_else(PoisonError::into_inner).read == digest(&read) {
             return Ok(ReloadOutcome::Same);

@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn an_error_that_a_key_can_resolve_names_the_key() {
-        for (error, says) in [
+        for (error, message) in [
             (Error::InvalidCertificate(CertificateError::UnknownIssuer), "`proxy.upstreamTls.caFile`"),
             (Error::InvalidCertificate(CertificateError::NotValidForName), "`proxy.upstreamTls.serverName`"),
             (Error::InvalidCertificate(CertificateError::Expired), "has expired"),
@@ -134,7 +134,7 @@ mod tests {
             (Error::AlertReceived(AlertDescription::UnrecognisedName), "`proxy.upstreamTls.serverName`"),
             (Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType), "`http://`"),
         ] {
-            assert!(describe_server_error(&error).contains(says), "{}", describe_server_error(&error));
+            assert!(describe_server_error(&error).contains(message), "{}", describe_server_error(&error));
         }
     }
 }

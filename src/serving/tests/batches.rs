@@ -159,7 +159,7 @@ async fn a_call_is_tokenised_before_it_is_queued_and_not_again() {
 }
 
 #[tokio::test]
-async fn a_call_that_goes_alone_carries_its_tokens() {
+async fn an_unbatched_call_carries_its_tokens() {
     let model = TestModel::embedding();
     let parts = parts();
     let metrics = parts.metrics.clone();

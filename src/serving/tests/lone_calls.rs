@@ -126,7 +126,7 @@ async fn health_follows_the_executor() {
         async move { send(&server, request(&Method::POST, "/embed", r#"{"inputs": "a"}"#)).await }
     });
     opens.send(()).unwrap();
-    assert_eq!(early.await.unwrap().status(), 200, "a call that came before the weights were packed is answered");
+    assert_eq!(early.await.unwrap().status(), 200, "a call that arrived before the weights were packed is answered");
     let healthy = get(&server, "/health").await;
     assert_eq!((healthy.status().as_u16(), healthy.body().len()), (200, 0));
     let failed = send(&server, request(&Method::POST, "/embed", r#"{"inputs": [9]}"#)).await;

@@ -79,9 +79,12 @@ impl Drop for RemoteModel {
 // === impl ModelState ===
 
 impl ModelState {
-    fn with_running<T>(&self, look: impl FnOnce(&ServerHandle) -> T) -> Result<T, CommandError> {
+    fn with_running<T>(&self, read: impl FnOnce(&ServerHandle) -> T) -> Result<T, CommandError> {
         let running = self.running.read().unwrap_or_else(PoisonError::into_inner);
-        running.as_ref().map(look).ok_or_else(|| CommandError::conflict("the model is closed"))
+        running
+            .as_ref()
+            .map(read)
+            .ok_or_else(|| CommandError::conflict("the model server does not listen; POST /listen first"))
     }
 
     async fn listen(&self) -> Result<(), CommandError> {

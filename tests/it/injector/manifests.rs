@@ -6,6 +6,8 @@ use super::binary::{CommandOutput, groupage};
 
 /// Exit code for errors in the user's input.
 const FINDINGS: i32 = 79;
+/// Exit code for an input that cannot be read.
+const NO_INPUT: i32 = 66;
 /// Exit code of clap for usage errors.
 const USAGE: i32 = 2;
 
@@ -80,7 +82,7 @@ fn port_without_service_is_reported() {
 fn flag_values_that_work_in_no_cluster_are_refused_before_a_file_is_read() {
     let missing = ["inject", "-f", "/nowhere.yaml"];
     let ran = groupage(&missing, "");
-    assert!(ran.exit == FINDINGS && ran.report.contains("No such file"), "{}", ran.report);
+    assert!(ran.exit == NO_INPUT && ran.report.contains("No such file"), "{}", ran.report);
     for flags in [["--image", ""], ["--image", "a b"], ["--controller", "ftp://x"], ["--controller", "https://"]] {
         let ran = groupage(&[&missing[..], &flags[..]].concat(), "");
         assert_eq!((ran.exit, ran.out.as_str()), (USAGE, ""), "{flags:?}: {}", ran.report);
@@ -120,10 +122,22 @@ fn files_are_named_with_and_without_a_flag_and_a_folder_gives_all_of_its_own() {
     assert_eq!(order(&ran), 3, "{}", ran.report);
     assert_eq!(groupage(&["uninject", one.to_str().unwrap()], "").exit, 0);
     assert_eq!(groupage(&["inject"], "").exit, USAGE);
-    for (path, reason) in [("/nowhere.yaml", "No such file"), ("/nowhere", "No such file")] {
-        let ran = groupage(&["inject", path], "");
-        assert_eq!(ran.exit, FINDINGS);
-        assert!(ran.report.contains("error[GRP2103]") && ran.report.contains(reason), "{}", ran.report);
+}
+
+#[test]
+fn a_missing_input_is_reported_with_its_own_exit_code() {
+    let empty = scratch("inject-empty-folder");
+    let empty = empty.to_str().unwrap();
+    for (args, message) in [
+        (&["inject", "/nowhere.yaml"][..], "× cannot read /nowhere.yaml: No such file"),
+        (&["uninject", "/nowhere"], "× cannot read /nowhere: No such file"),
+        (&["validate", "/nowhere"], "× cannot read /nowhere: No such file"),
+        (&["inject", empty], "the folder contains no *.yaml, *.yml, *.json files"),
+        (&["inject", "-f", "-", "--controller-ca", "/nowhere"], "× cannot read /nowhere: No such file"),
+    ] {
+        let ran = groupage(args, POD);
+        let text = ran.report + &ran.out;
+        assert!(ran.exit == NO_INPUT && text.contains(message), "{args:?}: {text}");
     }
 }
 

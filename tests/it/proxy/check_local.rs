@@ -61,7 +61,7 @@ async fn a_server_that_computes_each_item_by_itself_passes() {
     assert_eq!(code, Some(0), "{text}");
     for number in [1, 2] {
         assert!(
-            text.contains(&format!("√ call {number}: merged and alone, its answers are equal byte for byte")),
+            text.contains(&format!("√ call {number}: the answer in the batch equals the answer alone, byte for byte")),
             "{text}"
         );
     }
@@ -76,7 +76,12 @@ async fn rounding_and_limits_are_reported() {
     let (url, _auto) = server(16, |items, item| item + if items.len() > 1 { 1e-6 } else { 0.0 }).await;
     let (code, text) = check(&url, &PAIR).await;
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("call 2: merged and alone, numbers in its answers differ by at most 4.0e-7"), "{text}");
+    assert!(
+        text.contains(
+            "call 2: numbers of the answer in the batch differ from those of the answer alone by at most 4.0e-7"
+        ),
+        "{text}"
+    );
     assert!(text.contains("refuses a call with 128 items (400) and names a limit of 16"), "{text}");
 }
 
@@ -85,7 +90,10 @@ async fn an_item_that_depends_on_its_neighbours_is_an_error_with_its_place() {
     let (url, _auto) = server(usize::MAX, |items, _| items.iter().sum()).await;
     let (code, text) = check(&url, &PAIR).await;
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("× call 1: merged and alone, its answers differ at `/predictions/0/0` by"), "{text}");
+    assert!(
+        text.contains("× call 1: the answer in the batch differs from the answer alone at `/predictions/0/0` by"),
+        "{text}"
+    );
     assert!(text.ends_with("status: ×\n"), "{text}");
 }
 
@@ -107,4 +115,17 @@ async fn samples_that_never_share_a_batch_are_not_sent() {
     let (code, text) = check(&url, &[PAIR[0], r#"{"instances":["a"]}"#]).await;
     assert_eq!(code, Some(66), "{text}");
     assert!(text.contains("never share a batch"), "{text}");
+}
+
+#[test]
+fn missing_route_is_a_usage_error_and_an_invalid_url_has_one_marker() {
+    let run = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_groupage")).arg("check").args(args).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, text) = run(&["--local", "http://127.0.0.1:1"]);
+    assert!(code == Some(2) && text.contains("requires --route PATH or --policy FILE"), "{code:?} {text}");
+    let (code, text) = run(&["--local", "ftp://x", "--route", PREDICT]);
+    assert_eq!(code, Some(66), "{text}");
+    assert!(text.starts_with("error[GRP1102]"), "{text}");
 }

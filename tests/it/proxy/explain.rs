@@ -251,7 +251,10 @@ async fn explain_describes_a_code_and_lists_all_codes() {
     let unknown = explain(&["GRP9999"], None).await;
     assert_eq!(unknown.status.code(), Some(2));
     let error_text = String::from_utf8(unknown.stderr).unwrap();
-    assert!(error_text.contains("unknown code \"GRP9999\"") && error_text.contains("GRP3401"), "{error_text}");
+    assert!(
+        error_text.contains("\"GRP9999\" is neither a code nor KIND/NAME") && error_text.contains("GRP3401"),
+        "{error_text}"
+    );
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use groupage::app::{AppOptions, AppliedSettings, RunningApp, start};
-use groupage::config::{self, MachineLimits, Overrides, Policy, Sourced};
+use groupage::config::{self, MachineLimits, Overrides, Policy, SourcedValue};
 use groupage::error::BoxError;
 use groupage::telemetry::LiveCounts;
 use groupage::telemetry::log::LevelHandle;
@@ -107,14 +107,14 @@ impl TestProxy {
     }
 
     pub(super) fn start(upstream: &str, spec: &Value) -> Result<Self, BoxError> {
-        let upstream = Some(Sourced::flag("--upstream", upstream.to_owned()));
+        let upstream = Some(SourcedValue::flag("--upstream", upstream.to_owned()));
         Self::with(Overrides { upstream, ..Overrides::default() }, spec)
     }
 
     /// Starts a proxy as a sidecar that captures these ports of its pod.
     pub(super) fn start_captured(captures: &[String], pod_ips: &str, spec: &Value) -> Self {
-        let capture = Some(Sourced::flag("--capture", captures.to_vec()));
-        let pod_ips = Some(Sourced::flag("GROUPAGE_POD_IPS", pod_ips.to_owned()));
+        let capture = Some(SourcedValue::flag("--capture", captures.to_vec()));
+        let pod_ips = Some(SourcedValue::flag("GROUPAGE_POD_IPS", pod_ips.to_owned()));
         Self::with(Overrides { capture, pod_ips, ..Overrides::default() }, spec).unwrap()
     }
 

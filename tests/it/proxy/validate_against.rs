@@ -74,7 +74,7 @@ async fn a_valid_route_is_reported_with_the_requests_that_were_sent() {
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(
         text.contains(
-            "√ /g (/g): one item and two items get answers of the same shape; sent 31 bytes alone: 200, its items twice: 200"
+            "√ /g (/g): one item and two items get answers of the same shape; sent 31 bytes: status 200 alone, 200 with its items twice"
         ),
         "{text}"
     );

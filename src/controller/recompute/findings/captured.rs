@@ -25,12 +25,12 @@ pub(super) fn evaluate_captured(
 
 /// Reports pods without a sidecar that request one, or that there is no pod with a sidecar.
 fn find_uninjected(input: &RecomputeInput<'_>, attachment: &Attachment) -> Option<ReasonedStatus> {
-    let (mut missed, mut cannot) = (Vec::new(), Vec::new());
+    let (mut missed, mut not_injectable) = (Vec::new(), Vec::new());
     for key in &attachment.uninjected {
         let gap = input.cluster.uninjected_pods.get(key).and_then(|pod| input.gaps.get(&pod.meta.uid));
         match gap {
-            Some(InjectionGap::Missed) => missed.push(key.name.clone()),
-            Some(InjectionGap::Cannot(cause)) => cannot.push(format!("{}: {cause}", key.name)),
+            Some(InjectionGap::WebhookUnavailable) => missed.push(key.name.clone()),
+            Some(InjectionGap::NotInjectable(cause)) => not_injectable.push(format!("{}: {cause}", key.name)),
             None => {}
         }
     }
@@ -38,8 +38,8 @@ fn find_uninjected(input: &RecomputeInput<'_>, attachment: &Attachment) -> Optio
         let message = format!("{}: {MISSED_REMEDY}", join_first(&missed, NAMED_MAX));
         return Some((ConditionStatus::False, "SidecarMissing", message));
     }
-    if !cannot.is_empty() {
-        return Some((ConditionStatus::False, "NotInjectable", join_first(&cannot, 1)));
+    if !not_injectable.is_empty() {
+        return Some((ConditionStatus::False, "NotInjectable", join_first(&not_injectable, 1)));
     }
     if attachment.pods.is_empty() {
         let message = "the policy applies to no pod with a sidecar".to_owned();

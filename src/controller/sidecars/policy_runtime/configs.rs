@@ -12,7 +12,7 @@ use crate::sidecars::registry::{SidecarRegistry, SidecarState, from_wire};
 use crate::tuner::learned::{InitialState, initial_state};
 use crate::tuner::{GroupKey, TunedSettings, TuningBounds, TuningGranularity};
 
-/// A profile, after its name.
+/// A profile and its name.
 type KnownProfile<'a> = (&'a str, &'a BatchProfileSpec);
 
 /// A pod, its profile, and its sidecar.
@@ -36,28 +36,28 @@ impl PolicyRuntime {
     ) {
         let mut builder = ConfigBuilder::new(Some(&inputs.policy.meta), inputs.spec, inputs.default_mode);
         let specs = self.look_up_profiles(inputs, profiles);
-        let found = |name: &str| specs.get(name).and_then(Option::as_ref);
-        let base = self.rollout.current.as_deref().and_then(|name| Some((name, found(name)?)));
-        let is_trial = matches!(self.rollout.phase, Phase::Progressing | Phase::Paused);
+        let spec_of = |name: &str| specs.get(name).and_then(Option::as_ref);
+        let base = self.rollout.current.as_deref().and_then(|name| Some((name, spec_of(name)?)));
+        let rollout_in_progress = matches!(self.rollout.phase, Phase::Progressing | Phase::Paused);
         let mut bounds: BTreeMap<&str, Option<TuningBounds>> = BTreeMap::new();
-        let mut large = None;
+        let mut size_error = None;
         for (pod, machine) in &inputs.pods {
             let uid = pod.meta.uid.as_str();
             let Some(name) = profiles.get(uid) else { continue };
             // If its profile was deleted, a pod keeps the one in force.
-            let Some(profile) = found(name).map(|spec| (name.as_str(), spec)).or(base) else {
+            let Some(profile) = spec_of(name).map(|spec| (name.as_str(), spec)).or(base) else {
                 continue;
             };
             let configured = ConfiguredPod { uid, machine, profile, sidecar: registry.get(uid) };
-            let given = assign_profiles(&configured, base.filter(|_| is_trial));
+            let assigned = assign_profiles(&configured, base.filter(|_| rollout_in_progress));
             let start = self.initial_state_of(&configured);
             let settings = self.settings_to_push(inputs, &configured, start.as_ref(), &mut bounds);
-            match builder.build(&pod.annotations, given, settings) {
+            match builder.build(&pod.annotations, assigned, settings) {
                 Ok(pushed) => drop(outputs.configs.insert(uid.to_owned(), (pushed, start))),
-                Err(error) => large = Some(error.to_string()),
+                Err(error) => size_error = Some(error.to_string()),
             }
         }
-        if let Some(reason) = large {
+        if let Some(reason) = size_error {
             let note = format!("cannot push the policy to sidecars: {reason}");
             outputs.notices.push(EventNotice::warning(
                 EventTarget::policy(&inputs.policy.meta),
@@ -102,8 +102,8 @@ impl PolicyRuntime {
             None if inputs.tuning_interval.is_none() => return TunedSettings::default(),
             None => self.settings_before_tuning(inputs, pod, start),
         };
-        let under = || Some(TuningLimits::of(inputs, spec.clone())?.bounds);
-        let bounds = bounds.entry(name).or_insert_with(under);
+        let compute_bounds = || Some(TuningLimits::of(inputs, spec.clone())?.bounds);
+        let bounds = bounds.entry(name).or_insert_with(compute_bounds);
         bounds.as_ref().map_or_else(TunedSettings::default, |bounds| bounds.initial_settings(first))
     }
 
@@ -128,9 +128,9 @@ impl PolicyRuntime {
 /// tried, a pod gets it as an arm, which expires.
 fn assign_profiles<'a>(pod: &ConfiguredPod<'a>, base: Option<KnownProfile<'a>>) -> AssignedProfiles<'a> {
     // A sidecar without support for arms gets the arm's profile as if it were the policy's own.
-    let takes_arms = pod.sidecar.is_none_or(|sidecar| sidecar.takes_arms);
+    let supports_arms = pod.sidecar.is_none_or(|sidecar| sidecar.supports_arms);
     match base {
-        Some(base) if pod.profile.0 != base.0 && takes_arms => AssignedProfiles { base, arm: Some(pod.profile) },
+        Some(base) if pod.profile.0 != base.0 && supports_arms => AssignedProfiles { base, arm: Some(pod.profile) },
         _ => AssignedProfiles { base: pod.profile, arm: None },
     }
 }

@@ -119,7 +119,7 @@ impl PolicyRuntime {
                 let sidecar = registry.get(&pod.meta.uid)?;
                 let reason = &proposal.proposal.reason;
                 // Manual tuning, or a policy without an SLO, has no reason to report.
-                if matches!(reason.word, tuner::ReasonCode::Manual | tuner::ReasonCode::NoSlo) {
+                if matches!(reason.code, tuner::ReasonCode::Manual | tuner::ReasonCode::NoSlo) {
                     return None;
                 }
                 let p99 = sidecar.slo_p99;
@@ -130,7 +130,7 @@ impl PolicyRuntime {
                     slots: sidecar.learned.iter().map(|learned| learned.slots).max().unwrap_or(0),
                     latency_p99: p99,
                     slo_met: p99.zip(slo).map(|(p99, slo)| p99 <= slo),
-                    word: reason.word,
+                    code: reason.code,
                     reason: reason.text.clone(),
                 })
             })
@@ -145,13 +145,13 @@ impl PolicyRuntime {
 /// Adds an Event on the policy for changed settings.
 fn notify_of_change(inputs: &Inputs<'_>, proposal: &PodProposal, was: TunedSettings, outputs: &mut Outputs) {
     let reason = &proposal.proposal.reason;
-    if !reason.word.is_change() || was == proposal.proposal.settings {
+    if !reason.code.is_change() || was == proposal.proposal.settings {
         return;
     }
-    outputs.moved.push(reason.word);
+    outputs.moved.push(reason.code);
     if let Some((pod, _)) = inputs.pods.iter().find(|(pod, _)| pod.meta.uid == proposal.pod) {
         let about = EventTarget::policy(&inputs.policy.meta);
         let note = format!("pod {}: {}", pod.meta.key.name, reason.text);
-        outputs.notices.push(EventNotice::normal(about, reason.word.as_str(), note));
+        outputs.notices.push(EventNotice::normal(about, reason.code.as_str(), note));
     }
 }

@@ -16,18 +16,18 @@ const SHIFT_STEP_MIN: u32 = 10;
 
 impl Evaluation<'_> {
     /// Makes a step towards the SLO: the deadline shift first, then slots.
-    pub(super) fn tighten(&mut self, late: &str) -> (TunedSettings, TuningReason) {
+    pub(super) fn tighten(&mut self, trigger: &str) -> (TunedSettings, TuningReason) {
         let settings = self.history.settings;
         if self.is_permitted(Parameter::Shift, Direction::Tighter) {
             // The shift that the sidecar measured itself is in force already: a smaller one would
             // have no effect.
             let base = settings.shift_permille.max(self.report.shift_permille).min(self.bounds.shift_permille_max);
-            let most = (base * STEP_PERMILLE / 1000).max(SHIFT_STEP_PERMILLE);
-            let raise = self.shift_error().unwrap_or(most / 2).clamp(SHIFT_STEP_MIN, most);
+            let step_max = (base * STEP_PERMILLE / 1000).max(SHIFT_STEP_PERMILLE);
+            let raise = self.shift_error().unwrap_or(step_max / 2).clamp(SHIFT_STEP_MIN, step_max);
             let next = (base + raise).min(self.bounds.shift_permille_max);
             if next > settings.shift_permille && next > base {
                 let to = TunedSettings { shift_permille: next, ..settings };
-                return self.apply_step(Parameter::Shift, Direction::Tighter, to, ReasonCode::ShiftRaised, late);
+                return self.apply_step(Parameter::Shift, Direction::Tighter, to, ReasonCode::ShiftRaised, trigger);
             }
         }
         // A limit above the number in use has no effect. If the policy sets none, the sidecar's own
@@ -39,10 +39,13 @@ impl Evaluation<'_> {
         {
             let next = (in_use - (in_use * STEP_PERMILLE / 1000).max(1)).max(self.bounds.slots.0);
             let to = TunedSettings { slots_max: self.bounds.slots_setting(next), ..settings };
-            return self.apply_step(Parameter::Slots, Direction::Tighter, to, ReasonCode::SlotsLowered, late);
+            return self.apply_step(Parameter::Slots, Direction::Tighter, to, ReasonCode::SlotsLowered, trigger);
         }
         self.history.series = None;
-        self.hold(ReasonCode::Exhausted, format!("{late}: no setting within the bounds helped, or none is left to try"))
+        self.hold(
+            ReasonCode::Exhausted,
+            format!("{trigger}: no remaining setting within the bounds reduced late calls"),
+        )
     }
 
     /// Returns the step of the deadline shift that the distance of the p99 from its target
@@ -60,7 +63,7 @@ impl Evaluation<'_> {
         parameter: Parameter,
         direction: Direction,
         to: TunedSettings,
-        word: ReasonCode,
+        code: ReasonCode,
         reason: &str,
     ) -> (TunedSettings, TuningReason) {
         let from = self.history.settings;
@@ -68,7 +71,7 @@ impl Evaluation<'_> {
         if self.bounds.mode == TunerMode::Recommend {
             // The recommendation is not applied, so it has no effect to observe.
             self.history.recommended = Some(to);
-            return (to, TuningReason { word, text: format!("{text} (recommended)") });
+            return (to, TuningReason { code, text: format!("{text} (recommended)") });
         }
         let tightens = direction == Direction::Tighter;
         let before = if tightens { &self.history.late } else { &self.history.calm }.window.clone();
@@ -88,7 +91,7 @@ impl Evaluation<'_> {
             self.history.series = None;
         }
         self.history.step = Some(ObservedStep { from, parameter, direction, before });
-        self.set(to, word, text)
+        self.set(to, code, text)
     }
 
     /// Reverts the last step and blocks its direction.
@@ -101,7 +104,7 @@ impl Evaluation<'_> {
             self.describe_late(window, window.over)
         } else {
             let met = |window: &SampleWindow| format_share(window.in_time(), window.calls());
-            format!("slo met for {} of the calls, {} before", met(window), met(&step.before))
+            format!("SLO met for {} of the calls, {} before the step", met(window), met(&step.before))
         };
         let text = format!(
             "{reason}: step reverted, {}, not retried for {}",
@@ -122,7 +125,7 @@ impl Evaluation<'_> {
         let Some(mut series) = self.history.series.take() else { return self.hold(ReasonCode::Held, String::new()) };
         let (parameter, steps) = (series.parameter, series.from.len());
         let Some(to) = series.from.pop() else {
-            return self.hold(ReasonCode::Exhausted, "no setting within the bounds helped".to_owned());
+            return self.hold(ReasonCode::Exhausted, "no setting within the bounds reduced late calls".to_owned());
         };
         let to = self.previous_settings(to);
         let duration = if series.from.is_empty() {

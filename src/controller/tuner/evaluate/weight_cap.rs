@@ -15,7 +15,7 @@ impl Evaluation<'_> {
         let current = settings.batch_weight_max.unwrap_or(most);
         let goal = self.weight_goal(least, most);
         let step = max_weight_step(current).max(1);
-        let (next, word, reason) = if goal < current {
+        let (next, code, reason) = if goal < current {
             (current.saturating_sub(step).max(goal), ReasonCode::WeightLowered, "batches are refused or fail above")
         } else {
             (current.saturating_add(step).min(goal), ReasonCode::WeightRaised, "batches succeed again up to")
@@ -28,7 +28,7 @@ impl Evaluation<'_> {
         let text = format!("{reason} weight {of}: {}", self.describe_change(settings, to));
         // The weight cap is independent of latency: runs of late and calm windows continue.
         (self.history.settings, self.history.changed) = (to, Some(self.now));
-        Some((to, TuningReason { word, text }))
+        Some((to, TuningReason { code, text }))
     }
 
     /// Returns a cap one step above the ceiling, since a sidecar probes its server with batches

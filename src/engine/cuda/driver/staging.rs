@@ -15,7 +15,7 @@ const STAGING_BYTES: usize = 4 << 20;
 /// A buffer for copies in both directions.
 pub(super) struct StagingBuffer {
     start: *mut u8,
-    /// Whether a copy to the device may still read the buffer.
+    /// `true` if a copy to the device may still read the buffer.
     is_busy: bool,
 }
 

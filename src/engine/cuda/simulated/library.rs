@@ -12,12 +12,12 @@ use crate::cuda::gemm_provider::{GemmCall, GemmPlan, GemmProvider, GemmShape};
 
 const WORKSPACE_BYTES: usize = 4096;
 
-/// A library of products, and what it does wrong.
+/// A library of products, with the faults that it simulates.
 #[derive(Debug, Clone, Default)]
 pub struct SimulatedLibrary {
-    /// Whether it has no plan for products with a residual.
+    /// `true` to have no plan for products with a residual.
     pub refuses_residuals: bool,
-    /// Whether it forgets the bias.
+    /// `true` to leave out the bias, for tests.
     pub is_wrong: bool,
     /// Number of products after which launches fail; `None` if none fails.
     pub products_max: Option<usize>,

@@ -23,7 +23,7 @@ pub(super) struct ScriptedDevice {
     pub(super) capture_error: Option<u32>,
     /// Code of the error of staged copies.
     pub(super) stage_error: Option<u32>,
-    /// Whether memory is short for replays, and for launches while there is a graph.
+    /// `true` if memory is short for replays, and for launches while there is a graph.
     pub(super) fails_beside_graphs: Arc<AtomicBool>,
 }
 

@@ -8,10 +8,10 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::control::SettingsHandle;
 use super::drain::DrainHandle;
 use super::model_server::ModelServer;
 use super::port::PortHandle;
+use super::reconfigure::SettingsHandle;
 use super::resources::ProcessResources;
 use crate::admin::{AdminState, ConnectTest, DrainHooks, JsonView, SchedulerReport};
 use crate::telemetry::log::LevelHandle;

@@ -115,7 +115,7 @@ impl CertificateWatcher {
 
     async fn reload(&mut self) {
         let certificate = self.certificate.clone();
-        let Ok(found) = tokio::task::spawn_blocking(move || certificate.look()).await else {
+        let Ok(found) = tokio::task::spawn_blocking(move || certificate.reload()).await else {
             tracing::error!("checking certificates panicked");
             return;
         };

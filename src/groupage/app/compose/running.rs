@@ -7,9 +7,9 @@ use std::time::Duration;
 use futures_util::future::{join_all, select_all};
 
 use super::super::state_dir::StateDir;
-use super::control::SettingsHandle;
 use super::drain::DrainHandle;
 use super::port::RunningPort;
+use super::reconfigure::SettingsHandle;
 use crate::access_log::AccessLog;
 use crate::admin::{AdminAddresses, AdminServer};
 use crate::clock::Clock;

@@ -83,11 +83,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::{MachineLimits, Overrides, PodInfo, Sourced};
+    use crate::config::{MachineLimits, Overrides, PodInfo, SourcedValue};
     use crate::control::wire::{ExperimentArm, StartValues, TunedSettings};
 
     fn sources(folder: &Path) -> SettingsSources {
-        let state = Some(Sourced::flag("--state", folder.display().to_string()));
+        let state = Some(SourcedValue::flag("--state", folder.display().to_string()));
         SettingsSources {
             path: None,
             overrides: Overrides { state, ..Overrides::default() },

@@ -112,8 +112,8 @@ pub(super) fn summarize_pod(pod: &Pod, objects: &BypassObjects) -> Value {
     let names = |containers: Vec<&Container>| -> Vec<Value> {
         containers.iter().map(|container| json!({"name": container.name})).collect()
     };
-    let asks = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(INJECT));
-    let annotations: BTreeMap<_, _> = asks.map(|word| (INJECT, word)).into_iter().collect();
+    let inject_annotation = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(INJECT));
+    let annotations: BTreeMap<_, _> = inject_annotation.map(|word| (INJECT, word)).into_iter().collect();
     json!({
         "metadata": {
             "name": pod.metadata.name,

@@ -29,11 +29,11 @@ fn first(facts: &ClusterFacts) -> (Severity, String) {
     (worst.level, worst.what.clone())
 }
 
-fn breaks(change: impl Fn(&mut ClusterFacts), level: Severity, says: &str) {
+fn breaks(change: impl Fn(&mut ClusterFacts), level: Severity, message: &str) {
     let mut facts = sound();
     change(&mut facts);
     let (found, what) = first(&facts);
-    assert!(found == level && what.contains(says), "{what}");
+    assert!(found == level && what.contains(message), "{what}");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn an_enabled_pod_without_a_sidecar_is_named() {
     facts.pods = vec![
         pod("has", json!({}), json!([{"name": CONTAINER}])),
         pod("lacks", json!({}), json!([])),
-        pod("says-no", json!({INJECT: "disabled"}), json!([])),
+        pod("opted-out", json!({INJECT: "disabled"}), json!([])),
     ];
     assert_eq!(first(&facts), (Severity::Warning, "pods without the requested sidecar: ml/lacks".to_owned()));
 }

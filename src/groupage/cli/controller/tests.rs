@@ -7,13 +7,13 @@ use crate::api::v1alpha1::Mode;
 use crate::injector::SidecarDefaults;
 
 #[derive(Debug, Parser)]
-struct Only {
+struct TestParser {
     #[command(flatten)]
     args: Args,
 }
 
 fn args(words: &[&str]) -> Args {
-    Only::try_parse_from(["groupage"].iter().chain(words)).unwrap_or_else(|error| panic!("{error}")).args
+    TestParser::try_parse_from(["groupage"].iter().chain(words)).unwrap_or_else(|error| panic!("{error}")).args
 }
 
 fn pod() -> ControllerPodInfo {
@@ -70,7 +70,7 @@ fn words_are_parsed_in_any_case_and_unknown_ones_are_refused() {
     assert_eq!(config.certificate, ServerCertificate::Files("/tls".into()));
     assert_eq!((config.sidecar.mode, config.native), (Mode::Observe, Some(false)));
     for wrong in ["--sidecar-mode=Fast", "--tuner-interval=0s", "--inject-by-default=perhaps", "--certificate=none"] {
-        assert!(Only::try_parse_from(["groupage", wrong]).is_err(), "{wrong}");
+        assert!(TestParser::try_parse_from(["groupage", wrong]).is_err(), "{wrong}");
     }
 }
 
@@ -85,7 +85,7 @@ fn flag_values_with_which_no_sidecar_could_start_are_refused() {
         "--sidecar-memory-request=1Mi",
         "--sidecar-memory-limit=128MB",
     ] {
-        assert!(Only::try_parse_from(["groupage", wrong]).is_err(), "{wrong}");
+        assert!(TestParser::try_parse_from(["groupage", wrong]).is_err(), "{wrong}");
     }
     let right =
         ["--sidecar-log-level=debug,hyper=warn", "--sidecar-cpu-request=1e-1", "--sidecar-memory-limit=1.34217728e+08"];
@@ -109,7 +109,7 @@ fn the_schema_of_the_chart_and_the_controller_accept_the_same_values() {
     let check = |path: &str, flag: &str, right: &[&str], wrong: &[&str]| {
         for (values, expected) in [(right, true), (wrong, false)] {
             for value in values {
-                let parsed = Only::try_parse_from(["groupage", &format!("--{flag}={value}")]).is_ok();
+                let parsed = TestParser::try_parse_from(["groupage", &format!("--{flag}={value}")]).is_ok();
                 assert_eq!((takes(path, value), parsed), (expected, expected), "{path}: {value}");
             }
         }

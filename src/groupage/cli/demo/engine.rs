@@ -15,7 +15,7 @@ use super::{Args, RunResult, count_wrong, print_table, progress, start_proxy};
 use crate::api::v1alpha1::EngineDevice;
 use crate::app::RunningApp;
 use crate::batching::rng::SplitMix64;
-use crate::config::{self, EngineConfig, Overrides, Sourced};
+use crate::config::{self, EngineConfig, Overrides, SourcedValue};
 use crate::error::BoxError;
 use crate::telemetry::Metrics;
 use crate::telemetry::names::Metric;
@@ -126,8 +126,8 @@ fn start_engine(engine: &EngineConfig, mode: ExecutionMode) -> Result<RunningApp
         ExecutionMode::Batched => None,
     };
     let overrides = Overrides {
-        engine: Some(Sourced::flag("--engine", engine.model.display().to_string())),
-        engine_device: Some(Sourced::flag("--engine-device", format!("{:?}", engine.device))),
+        engine: Some(SourcedValue::flag("--engine", engine.model.display().to_string())),
+        engine_device: Some(SourcedValue::flag("--engine-device", format!("{:?}", engine.device))),
         ..Overrides::default()
     };
     start_proxy(policy.as_ref(), overrides)

@@ -13,6 +13,7 @@ use crate::config::parse_duration;
 
 /// Treatment of calls that can no longer meet their deadline: `slo.late`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
 pub(super) enum LatePolicy {
     /// Serve late calls after those that can still meet their deadline
     Serve,

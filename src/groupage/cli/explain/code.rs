@@ -38,7 +38,7 @@ pub(super) fn find_code(word: &str) -> Result<CodeExplanation, String> {
     all().find(is).ok_or_else(|| {
         let known: Vec<String> =
             all().map(|explanation| format!("  {}  {}", explanation.code, explanation.message)).collect();
-        format!("unknown code {word:?}; the codes are\n{}", known.join("\n"))
+        format!("{word:?} is neither a code nor KIND/NAME; the codes are\n{}", known.join("\n"))
     })
 }
 
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn the_error_for_an_unknown_code_lists_all_codes() {
         let message = find_code("GRP9\u{1b}").unwrap_err();
-        assert!(message.starts_with("unknown code \"GRP9\\u{1b}\"; the codes are\n"), "{message}");
+        assert!(message.starts_with("\"GRP9\\u{1b}\" is neither a code nor KIND/NAME; the codes are\n"), "{message}");
         assert!(FailureKind::VARIANTS.iter().all(|kind| message.contains(kind.code())));
         assert!(ConfigCode::VARIANTS.iter().all(|code| message.contains(code.as_str())));
         assert!(injector::InjectionErrorCode::VARIANTS.iter().all(|code| message.contains(code.as_str())));

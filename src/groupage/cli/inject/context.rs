@@ -56,7 +56,7 @@ impl ManifestContext {
             inject_by_default: true,
             view: ObjectSource::Files,
             redirect: args.redirect,
-            supports_native_sidecars: !args.classic,
+            supports_native_sidecars: !args.plain_container,
             ..InjectionContext::default()
         };
         let mut spaces =

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
-use super::ManifestFile;
+use super::{InputError, ManifestFile};
 use crate::cli::yaml;
 use crate::injector::InjectionErrorCode;
 
@@ -14,16 +14,15 @@ const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 ///
 /// # Errors
 /// The first input that cannot be read.
-pub(super) fn read<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<ManifestFile>, String> {
+pub(super) fn read<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<ManifestFile>, InputError> {
     let mut sources = Vec::new();
     for path in paths {
         if path.is_dir() {
-            let found =
-                list_folder(path).map_err(|error| unreadable(&path.display().to_string(), &error.to_string()))?;
+            let found = list_folder(path).map_err(|error| InputError::unreadable(path, &error))?;
             if found.is_empty() {
                 let what =
                     format!("the folder contains no {} files", EXTENSIONS.map(|end| format!("*.{end}")).join(", "));
-                return Err(unreadable(&path.display().to_string(), &what));
+                return Err(InputError::unreadable(path, &what));
             }
             for path in found {
                 sources.push(read_source(&path)?);
@@ -45,7 +44,7 @@ fn list_folder(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn read_source(path: &Path) -> Result<ManifestFile, String> {
+fn read_source(path: &Path) -> Result<ManifestFile, InputError> {
     let is_input = path.as_os_str() == "-";
     let name = if is_input { "standard input".to_owned() } else { path.display().to_string() };
     let bytes = if is_input {
@@ -57,28 +56,29 @@ fn read_source(path: &Path) -> Result<ManifestFile, String> {
     } else {
         std::fs::read(path)
     };
-    let bytes = bytes.map_err(|error| unreadable(&name, &error.to_string()))?;
+    let bytes = bytes.map_err(|error| InputError::Unreadable { name: name.clone(), reason: error.to_string() })?;
     let text = String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
         let line = 1 + error.as_bytes().iter().take(valid).filter(|byte| **byte == b'\n').count();
-        unreadable(&name, &format!("line {line}: not valid UTF-8"))
+        refuse(&name, &format!("line {line}: not valid UTF-8"))
     })?;
     let documents = yaml::documents(&text).map_err(|error| {
         let wrong = text.lines().nth(error.line.saturating_sub(1)).unwrap_or_default();
         let hint =
             if wrong.contains("{{") { "; {{ belongs to a template: render it first (helm template)" } else { "" };
-        unreadable(&name, &format!("{error}{hint}"))
+        refuse(&name, &format!("{error}{hint}"))
     })?;
     for document in &documents {
         if !(document.value.is_object() || document.value.is_null()) {
             let what = if document.value.is_array() { "list" } else { "single value" };
             let what = format!("line {}: expected a Kubernetes object, found a {what}", document.line);
-            return Err(unreadable(&name, &what));
+            return Err(refuse(&name, &what));
         }
     }
     Ok(ManifestFile { name, text, documents })
 }
 
-fn unreadable(name: &str, what: &str) -> String {
-    format!("error[{}]: {name}, {what}", InjectionErrorCode::Unreadable)
+/// Returns the error for contents that are not manifests.
+fn refuse(name: &str, what: &str) -> InputError {
+    InputError::Refused(format!("error[{}]: {name}, {what}", InjectionErrorCode::Unreadable))
 }

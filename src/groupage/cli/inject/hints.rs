@@ -12,7 +12,7 @@ const PREFIX: &str = "groupage.dev/";
 /// written.
 pub(super) fn misplaced_keys(object: &Value, places: &[TemplateLocation]) -> Vec<String> {
     let mut found = Vec::new();
-    let mut say = |pointer: &str, read: &[&str], describe: &dyn Fn(&str) -> String| {
+    let mut add_hints = |pointer: &str, read: &[&str], describe: &dyn Fn(&str) -> String| {
         let map = object.pointer(pointer).and_then(Value::as_object);
         let keys = map.into_iter().flatten().map(|(key, _)| key.as_str());
         for hint in keys.filter(|key| key.starts_with(PREFIX) && !read.contains(key)).map(describe) {
@@ -23,10 +23,10 @@ pub(super) fn misplaced_keys(object: &Value, places: &[TemplateLocation]) -> Vec
         }
     };
     if object.get("kind").and_then(Value::as_str) == Some("Namespace") {
-        say("/metadata/annotations", &[], &|key| {
+        add_hints("/metadata/annotations", &[], &|key| {
             format!("annotation {key} has no effect on a Namespace: only its label {INJECT} is read")
         });
-        say("/metadata/labels", &[INJECT, COMPONENT], &|key| {
+        add_hints("/metadata/labels", &[INJECT, COMPONENT], &|key| {
             format!("label {key} has no effect on a Namespace: set it as an annotation on the pod template")
         });
         return found;
@@ -34,13 +34,13 @@ pub(super) fn misplaced_keys(object: &Value, places: &[TemplateLocation]) -> Vec
     for place in places {
         if !place.path.is_empty() {
             for (map, what) in [("annotations", "annotation"), ("labels", "label")] {
-                say(&format!("/metadata/{map}"), &[COMPONENT, INJECTED], &|key| {
+                add_hints(&format!("/metadata/{map}"), &[COMPONENT, INJECTED], &|key| {
                     format!("{what} {key} has no effect on the object: move it to the pod template")
                 });
             }
         }
         let labels = format!("/{}", [&place.path[..], &["metadata", "labels"]].concat().join("/"));
-        say(&labels, &[INJECT, INJECTED, COMPONENT], &|key| {
+        add_hints(&labels, &[INJECT, INJECTED, COMPONENT], &|key| {
             format!("label {key} has no effect: set it as an annotation on the pod template")
         });
     }

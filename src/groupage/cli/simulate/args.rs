@@ -33,6 +33,7 @@ pub(super) enum Output {
 
 /// Trade-off between latency and batch size (`scheduling.preset`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
 enum Preset {
     Latency,
     Balanced,
@@ -41,6 +42,7 @@ enum Preset {
 
 /// Treatment of late calls (`slo.late`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
 enum LateCalls {
     Serve,
     Refuse,
@@ -58,7 +60,7 @@ enum RateChange {
 /// Arguments of `groupage simulate`.
 #[derive(Debug, Clone, ClapArgs)]
 pub(in crate::cli) struct Args {
-    /// Scenario by name, or `all`; can be repeated [default: the reference scenarios]
+    /// Scenario by name, or `all`; may be repeated [default: the reference scenarios]
     #[arg(long = "scenario", value_name = "NAME")]
     scenarios: Vec<String>,
     /// Read scenarios from a file (see examples/scenarios)
@@ -95,10 +97,10 @@ pub(in crate::cli) struct Args {
     /// knee16:…, padded:…, ragged:…
     #[arg(long, value_name = "CURVE")]
     curve: Option<CostCurve>,
-    /// Override the number of slots of the upstream
+    /// Override the server's concurrency: the number of batches that it executes at a time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     slots: Option<u32>,
-    /// Override the maximum number of batches in flight
+    /// Override the proxy's limit on batches in flight
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     slots_max: Option<u32>,
     /// Override the maximum time that a call is held beside a free slot
@@ -108,16 +110,16 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     queue_items_max: Option<u32>,
     /// Override the preset
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, ignore_case = true)]
     preset: Option<Preset>,
-    /// Override the treatment of calls that cannot be in time; the scenarios use refuse
+    /// Override the treatment of calls that cannot be in time; scenarios use Refuse
     #[arg(long, value_enum, ignore_case = true)]
     late: Option<LateCalls>,
     /// Write a chart of the rows to this file (SVG)
     #[arg(long, value_name = "FILE")]
     pub(super) svg: Option<PathBuf>,
     /// Output format
-    #[arg(short, long, value_enum, default_value = "table")]
+    #[arg(short, long, value_enum, ignore_case = true, default_value = "table")]
     pub(super) output: Output,
 }
 

@@ -31,7 +31,7 @@ use crate::app::{build_route_table, build_upstream};
 use crate::body::Body;
 use crate::bounded_body::{ReadLimits, ReadResult, read_bounded};
 use crate::clock::Clock;
-use crate::config::{self, LoadedPolicy, MachineLimits, Overrides, Policy, Sourced};
+use crate::config::{self, LoadedPolicy, MachineLimits, Overrides, Policy, SourcedValue};
 use crate::error::FailureKind;
 use crate::memory::BufferBudget;
 use crate::protocol::{AnswerContent, Call, CallForm, DigestKey, Endpoint};
@@ -82,19 +82,19 @@ pub(super) fn run(
     samples: &SampleCalls,
     headers: &HeaderMap,
 ) -> Result<Vec<RouteResult>, String> {
-    let overrides = Overrides { upstream: Some(Sourced::flag(flag, url.to_owned())), ..Overrides::default() };
+    let overrides = Overrides { upstream: Some(SourcedValue::flag(flag, url.to_owned())), ..Overrides::default() };
     let policy =
         config::build(Some(loaded), &overrides, &MachineLimits::default()).map_err(|errors| errors.render(false))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
     runtime.block_on(async {
-        let asker = ConformanceClient::new(&policy, headers.clone())?;
-        if !asker.upstream.can_connect().await {
+        let client = ConformanceClient::new(&policy, headers.clone())?;
+        if !client.upstream.can_connect().await {
             return Err(format!("cannot connect to {url}"));
         }
         let mut results = Vec::new();
         for sample in samples.calls(&policy) {
-            results.extend(asker.test_route(sample).await);
+            results.extend(client.test_route(sample).await);
         }
         Ok(results)
     })
@@ -138,7 +138,7 @@ impl ConformanceClient {
             let (mut result, mut more) = (RouteResult::untested(route.clone(), path.clone(), String::new()), true);
             result.form = several.then_some(form);
             let is_success = |status: Option<StatusCode>| status.is_some_and(|status| status.is_success());
-            let accepts_other = results.iter().any(|other| is_success(other.lone));
+            let accepts_other = results.iter().any(|other| is_success(other.unbatched_status));
             result.verdict = match self.send_call(&call, &mut result).await {
                 Ok(lone) if lone.status.is_success() => self.test_batch(&endpoint, members, &lone, &mut result).await,
                 Ok(lone) => {
@@ -150,11 +150,11 @@ impl ConformanceClient {
                     RouteVerdict::Inconclusive(reason)
                 }
             };
-            if finds_limits && results.is_empty() && is_success(result.merged) {
+            if finds_limits && results.is_empty() && is_success(result.batch_status) {
                 result.limits = self.find_limits(&endpoint, &members).await;
             }
             // A server that answers no batch answers none in another form either.
-            more &= !result.is_wrong() || is_success(result.merged) || !is_success(result.lone);
+            more &= !result.is_wrong() || is_success(result.batch_status) || !is_success(result.unbatched_status);
             results.push(result);
             if !more {
                 break;
@@ -220,7 +220,7 @@ impl ConformanceClient {
         result.bytes = call.body.len();
         let sent = self.send(&call.head.method, &result.path, call.head.headers.clone(), call.body.clone()).await;
         let lone = sent.map_err(|kind| format!("sent alone, the sample gets no answer: {}", kind.message()))?;
-        result.lone = Some(lone.status);
+        result.unbatched_status = Some(lone.status);
         Ok(lone)
     }
 
@@ -243,7 +243,7 @@ impl ConformanceClient {
                 ));
             }
         };
-        result.merged = Some(answer.status);
+        result.batch_status = Some(answer.status);
         let (verdict, parts) = judge_batch(endpoint, members, &sent, (&answer, lone));
         for (place, part) in parts.iter().enumerate().filter(|_| endpoint.is_comparable(members[0])) {
             // A pair has two different calls, each with an answer of its own.

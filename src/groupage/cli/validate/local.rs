@@ -9,8 +9,11 @@ use clap::Args as ClapArgs;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::conformance::{self, RouteResult};
-use super::{EXIT_NO_INPUT, header};
-use crate::config::{self, LoadedPolicy};
+use super::{header, print_error};
+use crate::config::{self, EXIT_NO_INPUT, LoadedPolicy};
+
+/// Exit code of clap for usage errors.
+const EXIT_USAGE: u8 = 2;
 
 /// Arguments of `groupage check --local`.
 #[derive(Debug, ClapArgs)]
@@ -38,6 +41,10 @@ pub(in super::super) struct LocalCheck {
 
 /// Tests the server at `url`, and prints the findings as text or as JSON.
 pub(in super::super) fn check_local(args: &LocalCheck, url: &str, is_json: bool) -> ExitCode {
+    if args.route.is_none() && args.policy.is_none() {
+        eprintln!("× --local requires --route PATH or --policy FILE");
+        return ExitCode::from(EXIT_USAGE);
+    }
     let headers: HeaderMap = args.headers.iter().cloned().collect();
     let tested = load_policy(args).and_then(|loaded| {
         let samples = conformance::SampleCalls::read_pair(&args.samples)?;
@@ -55,7 +62,7 @@ pub(in super::super) fn check_local(args: &LocalCheck, url: &str, is_json: bool)
             ExitCode::from(exit_code(&results))
         }
         Err(error) => {
-            eprintln!("× {error}");
+            print_error(&error);
             ExitCode::from(EXIT_NO_INPUT)
         }
     }
@@ -63,9 +70,6 @@ pub(in super::super) fn check_local(args: &LocalCheck, url: &str, is_json: bool)
 
 /// Returns the policy of the file, or one with the route alone.
 fn load_policy(args: &LocalCheck) -> Result<LoadedPolicy, String> {
-    if args.route.is_none() && args.policy.is_none() {
-        return Err("--local requires --route PATH or --policy FILE".to_owned());
-    }
     if let Some(file) = &args.policy {
         return config::read(file).map_err(|error| error.to_string());
     }

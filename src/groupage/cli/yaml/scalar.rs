@@ -59,6 +59,7 @@ pub(super) fn resolve_key(text: &str) -> Result<String, String> {
         Value::String(text) => Ok(text),
         Value::Bool(word) => Ok(word.to_string()),
         Value::Number(number) if !number.is_f64() => Ok(number.to_string()),
+        Value::Null => Err(format!("a key is empty; if {text:?} is meant, quote it")),
         _ => Err(format!("{text:?} without quotes cannot be a key")),
     }
 }

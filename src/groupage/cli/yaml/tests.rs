@@ -7,9 +7,9 @@ fn values(text: &str) -> Vec<Value> {
     documents(text).unwrap().into_iter().map(|document| document.value).collect()
 }
 
-fn refused(text: &str, says: &str) {
+fn refused(text: &str, message: &str) {
     let error = documents(text).unwrap_err();
-    assert!(error.to_string().contains(says), "{text:?}: {error}");
+    assert!(error.to_string().contains(message), "{text:?}: {error}");
 }
 
 #[test]
@@ -35,11 +35,13 @@ fn a_float_that_is_whole_is_the_integer_that_kubectl_sends() {
 }
 
 #[test]
-fn keys_are_texts_as_kubectl_makes_them() {
+fn keys_are_converted_to_strings_as_by_kubectl() {
     assert_eq!(values("{1: a, on: b, n: d, \"on \": c}"), [json!({"1": "a", "true": "b", "false": "d", "on ": "c"})]);
     refused("a: 1\na: 2\n", "line 2: the key a is set twice");
     refused("? [a]\n: 1\n", "cannot be a key");
     refused("1.5: x\n", "cannot be a key");
+    refused("~: x\n", "a key is empty; if \"~\" is meant, quote it");
+    refused(": x\n", "a key is empty");
 }
 
 #[test]

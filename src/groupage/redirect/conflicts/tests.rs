@@ -175,8 +175,8 @@ fn unreachable_redirects_and_rules_that_do_not_redirect_are_no_conflict() {
     let accepted = RuleListing::default()
         .nat(&[&[port(EQUAL, 8080).as_slice(), &[verdict_of(ACCEPT, None)]].concat(), &[redir()]]);
     assert_eq!((accepted.conflict(8080), accepted.conflict(1)), (None, Some(true)));
-    let goes = RuleListing::default().nat(&[&[verdict_of(GOTO, Some("x"))], &[redir()]]);
-    assert_eq!(goes.conflict(8080), None);
+    let unconditional_goto = RuleListing::default().nat(&[&[verdict_of(GOTO, Some("x"))], &[redir()]]);
+    assert_eq!(unconditional_goto.conflict(8080), None);
     let counts = named("counter", &AttributeBuilder::default());
     let loopback = [named("meta", &meta(DEVICE_TYPE)), named("cmp", &compare(EQUAL, &LOOPBACK.to_ne_bytes()))];
     let local = RuleListing::default().nat(&[&[loopback.as_slice(), &[counts, redir()]].concat()]);

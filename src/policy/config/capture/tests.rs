@@ -3,11 +3,11 @@ use super::*;
 
 fn given(captures: &[&str]) -> Overrides {
     let captures = captures.iter().map(|text| (*text).to_owned()).collect();
-    Overrides { capture: Some(Sourced::flag("--capture", captures)), ..Overrides::default() }
+    Overrides { capture: Some(SourcedValue::flag("--capture", captures)), ..Overrides::default() }
 }
 
-fn env(name: &'static str, value: &str) -> Option<Sourced<String>> {
-    Some(Sourced { value: value.to_owned(), source: SettingSource::Env(name) })
+fn env(name: &'static str, value: &str) -> Option<SourcedValue<String>> {
+    Some(SourcedValue { value: value.to_owned(), source: SettingSource::Env(name) })
 }
 
 fn policy(overrides: &Overrides, text: &str) -> Policy {

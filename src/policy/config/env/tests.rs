@@ -9,10 +9,12 @@ fn a_flag_takes_precedence_over_the_environment_and_an_empty_variable_is_absent(
         "GROUPAGE_ADMIN" => Some(String::new()),
         _ => None,
     });
-    let flags =
-        Overrides { upstream: Some(Sourced::flag("--upstream", "http://flag".to_owned())), ..Overrides::default() };
+    let flags = Overrides {
+        upstream: Some(SourcedValue::flag("--upstream", "http://flag".to_owned())),
+        ..Overrides::default()
+    };
     let both = flags.or(env);
-    assert_eq!(both.upstream, Some(Sourced::flag("--upstream", "http://flag".to_owned())));
+    assert_eq!(both.upstream, Some(SourcedValue::flag("--upstream", "http://flag".to_owned())));
     assert_eq!(both.listen.map(|given| given.value), Some(vec![":1".to_owned(), ":2".to_owned()]));
     assert_eq!(both.log_level.map(|given| given.source.to_string()), Some("env RUST_LOG".to_owned()));
     assert_eq!(both.admin, None);

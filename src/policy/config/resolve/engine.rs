@@ -6,12 +6,12 @@ use super::sources::{SettingSources, put};
 use crate::api::v1alpha1::{EngineDevice, EngineSpec, MergeRule};
 use crate::config::code::ConfigCode;
 use crate::config::engine::{EngineConfig, MemoryBudget, parse_engine_device};
-use crate::config::env::{Overrides, SettingSource, Sourced};
+use crate::config::env::{Overrides, SettingSource, SourcedValue};
 use crate::config::finding::{ConfigErrors, Finding};
 use crate::config::policy::Policy;
 use crate::config::tree::Span;
 use crate::config::units::{parse_share, parse_size};
-use crate::config::values::{MissingDefault, Resolved, require, word};
+use crate::config::values::{MissingDefault, ValueResult, require, word};
 use crate::protocol::RouteProtocol;
 
 /// Path of the number of slots.
@@ -32,7 +32,7 @@ pub(super) fn apply_settings(
     overrides: &Overrides,
     captured: bool,
 ) -> Result<bool, ConfigErrors> {
-    if let Some(Sourced { value, source }) = &overrides.engine {
+    if let Some(SourcedValue { value, source }) = &overrides.engine {
         put(json, MODEL, Json::from(value.as_str()));
         sources.insert(MODEL.to_owned(), source.clone());
     }
@@ -62,7 +62,7 @@ pub(super) fn apply_settings(
 }
 
 /// Returns the settings of the model; `None` without one.
-pub(super) fn resolve(spec: Option<&EngineSpec>) -> Resolved<Option<EngineConfig>> {
+pub(super) fn resolve(spec: Option<&EngineSpec>) -> ValueResult<Option<EngineConfig>> {
     let Some((spec, model)) = spec.and_then(|spec| Some((spec, spec.model.as_ref()?))) else { return Ok(None) };
     let memory = |text: &str| {
         let bytes = || parse_size(text).map(MemoryBudget::Bytes);
@@ -94,7 +94,7 @@ pub(super) fn apply_to_routes(policy: &mut Policy) {
 }
 
 /// Parses the device of a flag or a variable.
-fn parse_device(device: &Sourced<String>) -> Result<EngineDevice, ConfigErrors> {
+fn parse_device(device: &SourcedValue<String>) -> Result<EngineDevice, ConfigErrors> {
     parse_engine_device(&device.value).map_err(|help| {
         let message = format!("{}: {:?} is not a device", device.source, device.value);
         let finding = Finding::new(ConfigCode::BadValue, DEVICE, Span::default(), &message);
@@ -108,7 +108,7 @@ mod tests {
     use crate::config::{MachineLimits, Origin, build, load};
 
     fn with_flag() -> Overrides {
-        Overrides { engine: Some(Sourced::flag("--engine", "/models/m".to_owned())), ..Overrides::default() }
+        Overrides { engine: Some(SourcedValue::flag("--engine", "/models/m".to_owned())), ..Overrides::default() }
     }
 
     fn resolved(text: &str, overrides: &Overrides) -> Result<Policy, String> {
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn a_sidecar_that_captures_ports_does_not_use_the_model_of_its_policy() {
         let captures = Overrides {
-            capture: Some(Sourced::flag("--capture", vec!["http:8080@15080".to_owned()])),
+            capture: Some(SourcedValue::flag("--capture", vec!["http:8080@15080".to_owned()])),
             ..Overrides::default()
         };
         let started = resolved("{}", &captures).unwrap();
@@ -176,8 +176,10 @@ mod tests {
     #[test]
     fn the_device_is_one_of_three_and_any_by_default() {
         let resolve = |device: &str| {
-            let overrides =
-                Overrides { engine_device: Some(Sourced::flag("--engine-device", device.to_owned())), ..with_flag() };
+            let overrides = Overrides {
+                engine_device: Some(SourcedValue::flag("--engine-device", device.to_owned())),
+                ..with_flag()
+            };
             resolved("{}", &overrides)
         };
         for (text, device) in [("auto", EngineDevice::Auto), ("Cpu", EngineDevice::Cpu), ("cuda", EngineDevice::Cuda)] {

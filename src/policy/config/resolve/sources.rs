@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use crate::config::capture::{self, Capture};
 use crate::config::check::Validator;
 use crate::config::defaults;
-use crate::config::env::{MachineLimits, Overrides, SettingSource, Sourced};
+use crate::config::env::{MachineLimits, Overrides, SettingSource, SourcedValue};
 use crate::config::file::LoadedPolicy;
 use crate::config::finding::{ConfigErrors, Finding};
 use crate::config::schema;
@@ -38,7 +38,7 @@ pub(super) fn merge_file(loaded: Option<&LoadedPolicy>, machine: &MachineLimits)
 }
 
 /// Applies flags and environment, and returns the captured ports.
-pub(super) fn apply_given(
+pub(super) fn apply_overrides_and_captures(
     json: &mut Json,
     sources: &mut SettingSources,
     overrides: &Overrides,
@@ -65,7 +65,7 @@ fn injection_flag(overrides: &Overrides) -> Option<&'static str> {
 /// Applies flags and environment over the other sources. Each value is validated by the rule of its
 /// key, and findings contain the name of the flag or variable.
 fn apply_overrides(json: &mut Json, sources: &mut SettingSources, overrides: &Overrides) -> Vec<Finding> {
-    let one = |given: &Option<Sourced<String>>| {
+    let one = |given: &Option<SourcedValue<String>>| {
         given.as_ref().map(|given| (YamlNode::given(&given.value), given.source.clone()))
     };
     let listen = overrides.listen.as_ref().map(|given| {
@@ -91,9 +91,9 @@ fn apply_overrides(json: &mut Json, sources: &mut SettingSources, overrides: &Ov
             SettingSource::Default
             | SettingSource::File(_)
             | SettingSource::Snapshot
-            | SettingSource::Kept
+            | SettingSource::LastGood
             | SettingSource::Passthrough(_)
-            | SettingSource::Lowered(_)
+            | SettingSource::LoweredBy(_)
             | SettingSource::Tuned
             | SettingSource::Controller => path,
         };
@@ -123,7 +123,7 @@ pub(super) fn apply_machine_limits(json: &mut Json, sources: &mut SettingSources
         };
         if configured.is_some_and(|configured| configured > most) {
             put(json, &path, if is_size { Json::from(format_size(most)) } else { Json::from(most) });
-            sources.insert(path, SettingSource::Lowered(by));
+            sources.insert(path, SettingSource::LoweredBy(by));
         }
         configured.map_or(most, |configured| configured.min(most))
     };
@@ -131,7 +131,7 @@ pub(super) fn apply_machine_limits(json: &mut Json, sources: &mut SettingSources
         // A client connection may need an upstream connection. Batches and parallel HTTP/2 calls
         // have half as many upstream connections again: 2.5 descriptors per client connection.
         let most = ((files - FILES_RESERVE.min(files / 4)) * 2 / 5).max(1);
-        lower("connectionsMax", most, "two fifths of the open files above 128", false);
+        lower("connectionsMax", most, "the limit on open files: (files − 128) × 2/5", false);
     }
     if let Some(limit) = machine.memory_bytes_max {
         let most = memory::buffered_bytes_within(limit);

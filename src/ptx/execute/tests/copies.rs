@@ -16,7 +16,7 @@ fn run_copy(input: &[u32], operands: &str, wait: &str) -> Result<Vec<u64>, Devic
 const WAIT: &str = "cp.async.commit_group;\ncp.async.wait_group 0;\n";
 
 #[test]
-fn copies_arrive_when_they_are_waited_for() {
+fn async_copies_are_visible_after_the_wait() {
     assert_eq!(run_copy(&[7, 8, 9], "[%rd6], 4;", WAIT).unwrap()[..4], [7, 8, 9, 0]);
     // A group too few, and a copy in no group.
     for wait in ["cp.async.commit_group;\ncp.async.wait_group 1;\n", "cp.async.wait_group 0;\n"] {

@@ -1,4 +1,5 @@
-//! The limits that the manifest states: a kernel is right up to them, and not beyond.
+//! The limits that the manifest states: a kernel computes correct results at each limit and fails
+//! beyond it.
 
 use groupage_ptx::FaultKind;
 

@@ -119,6 +119,6 @@ impl ClientCall {
 
 /// Classifies a truncated response. It is excused only if its head names a fault, which the mock
 /// writes only to calls that were forwarded alone.
-pub(super) fn classify_truncated(came: &[u8]) -> ItemOutcome {
-    if memmem::find(came, FAULT_HEADER.as_bytes()).is_some() { ItemOutcome::Faulted } else { ItemOutcome::Lost }
+pub(super) fn classify_truncated(received: &[u8]) -> ItemOutcome {
+    if memmem::find(received, FAULT_HEADER.as_bytes()).is_some() { ItemOutcome::Faulted } else { ItemOutcome::Lost }
 }

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quarantine_tells_a_refusal_from_a_mismatch() {
+    fn a_quarantine_after_a_refusal_differs_from_one_after_a_mismatch() {
         let expected = "calls of some merge keys are not merged for now: the server answered batches with status 422, but the same calls \
                         succeeded when sent alone; those of other keys are merged";
         assert_eq!(quarantined("status", Some(422), false), expected);

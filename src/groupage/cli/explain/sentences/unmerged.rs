@@ -52,7 +52,7 @@ fn details<'a>(facts: &ProxyFacts, word: &'a str, calls: u64) -> Vec<(&'a str, S
 /// exists.
 fn describe_cause(cause: &str, passing_routes: &LabelCounts) -> String {
     match cause {
-        "method" => "another method than POST, so they are no inference",
+        "method" => "the method is not POST, so they are not inference calls",
         "route" => return describe_passing_routes(passing_routes),
         "reranking" => "reranking, which is passed through as it is: each call has a query of its own",
         "management" => "a path of KServe V2 other than inference, which is passed through as it is",
@@ -110,7 +110,7 @@ mod tests {
             "50 % of 100 calls could not be merged: 30 % `not_recognised` (no adapter supports the path; if ";
         assert!(found.starts_with(expected), "{found}");
         assert!(
-            found.ends_with("20 % `not_recognised` (another method than POST, so they are no inference)"),
+            found.ends_with("20 % `not_recognised` (the method is not POST, so they are not inference calls)"),
             "{found}"
         );
     }

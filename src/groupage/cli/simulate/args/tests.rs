@@ -35,7 +35,7 @@ fn the_embedded_log_is_a_scenario_with_a_scalable_rate() {
 }
 
 #[test]
-fn the_treatment_of_late_calls_is_accepted_as_in_a_policy_and_in_lower_case() {
+fn choices_are_accepted_as_in_a_policy_and_in_any_case() {
     #[derive(Debug, clap::Parser)]
     struct CommandLine {
         #[command(flatten)]
@@ -44,5 +44,13 @@ fn the_treatment_of_late_calls_is_accepted_as_in_a_policy_and_in_lower_case() {
     for (word, late) in [("Refuse", LateCalls::Refuse), ("refuse", LateCalls::Refuse), ("Serve", LateCalls::Serve)] {
         let line = <CommandLine as clap::Parser>::try_parse_from(["simulate", "--late", word]).unwrap();
         assert_eq!(line.args.late, Some(late), "{word}");
+    }
+    for words in [["--preset", "Balanced"], ["--preset", "balanced"], ["--output", "Json"], ["--output", "json"]] {
+        let line = std::iter::once("simulate").chain(words);
+        assert!(<CommandLine as clap::Parser>::try_parse_from(line).is_ok(), "{words:?}");
+    }
+    let help = <CommandLine as clap::CommandFactory>::command().render_long_help().to_string();
+    for shown in ["Latency, Balanced, Throughput", "Serve, Refuse"] {
+        assert!(help.contains(shown), "{shown}: {help}");
     }
 }

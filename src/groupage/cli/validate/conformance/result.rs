@@ -16,8 +16,10 @@ pub(in super::super) struct RouteResult {
     pub(super) form: Option<CallForm>,
     /// Number of bytes of the call that was sent alone; 0 if nothing was sent.
     pub(super) bytes: usize,
-    pub(super) lone: Option<StatusCode>,
-    pub(super) merged: Option<StatusCode>,
+    /// Status of the answer to the call alone; `None` if it got no answer.
+    pub(super) unbatched_status: Option<StatusCode>,
+    /// Status of the answer to the call with its items twice, if it was sent.
+    pub(super) batch_status: Option<StatusCode>,
     /// The finding and its severity.
     pub(super) verdict: RouteVerdict,
     /// The comparison of each member's part of the batch response with the answer to it alone.
@@ -58,16 +60,17 @@ impl MemberComparison {
     fn text(&self, number: usize) -> String {
         match &self.comparison {
             _ if self.is_identical => {
-                format!("√ call {number}: merged and alone, its answers are equal byte for byte\n")
+                format!("√ call {number}: the answer in the batch equals the answer alone, byte for byte\n")
             }
             AnswerComparison::Equal => {
                 format!(
-                    "√ call {number}: merged and alone, its answers are equal, except for ids, counters and spelling\n"
+                    "√ call {number}: the answer in the batch equals the answer alone, except for ids, counters and \
+                     spelling\n"
                 )
             }
             AnswerComparison::Rounded(difference) => format!(
-                "√ call {number}: merged and alone, numbers in its answers differ by at most {difference:.1e} of the \
-                 largest number of the result, as rounding explains\n"
+                "√ call {number}: numbers of the answer in the batch differ from those of the answer alone by at most \
+                 {difference:.1e} of the largest number of the result, as rounding explains\n"
             ),
             AnswerComparison::Different(found) => {
                 let by = match found.kind {
@@ -79,8 +82,8 @@ impl MemberComparison {
                 };
                 let at = if found.at.is_empty() { "as a whole" } else { &format!("at `{}`", found.at) };
                 format!(
-                    "× call {number}: merged and alone, its answers differ {at} {by}: the model may compute an item \
-                     depending on the others; set `mode: Passthrough`\n"
+                    "× call {number}: the answer in the batch differs from the answer alone {at} {by}: the model may \
+                     compute an item depending on the others; set `mode: Passthrough`\n"
                 )
             }
         }
@@ -111,8 +114,8 @@ impl RouteResult {
             path,
             form: None,
             bytes: 0,
-            lone: None,
-            merged: None,
+            unbatched_status: None,
+            batch_status: None,
             verdict,
             comparisons: Vec::new(),
             limits: Vec::new(),
@@ -146,7 +149,7 @@ impl RouteResult {
 
     /// Formats the result as one line of text.
     pub(in super::super) fn text(&self) -> String {
-        let Self { route, path, form, bytes, lone, merged, verdict, .. } = self;
+        let Self { route, path, form, bytes, unbatched_status, batch_status, verdict, .. } = self;
         let (mark, text) = match verdict {
             RouteVerdict::Fits => ("√", "one item and two items get answers of the same shape"),
             RouteVerdict::Inconclusive(reason) => ("‼", reason.as_str()),
@@ -155,11 +158,17 @@ impl RouteResult {
         let form = form.map(|form| format!(", {}", form_name(form))).unwrap_or_default();
         let status =
             |status: &Option<StatusCode>| status.map_or("no answer".to_owned(), |status| status.as_u16().to_string());
-        let sent = match (bytes, lone) {
+        let sent = match (bytes, unbatched_status) {
             (0, _) | (_, None) => String::new(),
-            (bytes, Some(_)) if merged.is_none() => format!("; sent {bytes} bytes alone: {}", status(lone)),
+            (bytes, Some(_)) if batch_status.is_none() => {
+                format!("; sent {bytes} bytes: status {} alone", status(unbatched_status))
+            }
             (bytes, Some(_)) => {
-                format!("; sent {bytes} bytes alone: {}, its items twice: {}", status(lone), status(merged))
+                format!(
+                    "; sent {bytes} bytes: status {} alone, {} with its items twice",
+                    status(unbatched_status),
+                    status(batch_status)
+                )
             }
         };
         format!("{mark} {route} ({path}{form}): {text}{sent}\n")
@@ -176,8 +185,8 @@ impl RouteResult {
             "path": self.path,
             "form": self.form.map(CallForm::as_str),
             "sent_bytes": self.bytes,
-            "alone_status": self.lone.map(|status| status.as_u16()),
-            "merged_status": self.merged.map(|status| status.as_u16()),
+            "alone_status": self.unbatched_status.map(|status| status.as_u16()),
+            "merged_status": self.batch_status.map(|status| status.as_u16()),
             "verdict": verdict,
             "why": reason,
             "comparisons": self.comparisons.iter().map(MemberComparison::json).collect::<Vec<_>>(),

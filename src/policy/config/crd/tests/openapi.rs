@@ -7,12 +7,12 @@ use serde_json::{Value as Json, json};
 /// Returns the problems of an object.
 pub(super) fn schema_errors(schema: &Json, object: &Json) -> Vec<String> {
     let mut wrong = Vec::new();
-    ask(schema, object, "", &mut wrong);
+    validate(schema, object, "", &mut wrong);
     wrong
 }
 
-fn ask(schema: &Json, value: &Json, path: &str, wrong: &mut Vec<String>) {
-    let mut tell = |what: String| wrong.push(format!("{path}: {what}"));
+fn validate(schema: &Json, value: &Json, path: &str, wrong: &mut Vec<String>) {
+    let mut report = |what: String| wrong.push(format!("{path}: {what}"));
     let number = |key: &str| schema.get(key).and_then(Json::as_f64);
     let count = |key: &str| schema.get(key).and_then(Json::as_u64).and_then(|count| usize::try_from(count).ok());
     let kind = match value {
@@ -26,67 +26,67 @@ fn ask(schema: &Json, value: &Json, path: &str, wrong: &mut Vec<String>) {
     };
     let two = schema["x-kubernetes-int-or-string"] == true;
     if two && !matches!(kind, "integer" | "string") {
-        tell(format!("Invalid value: {value}: must be of type integer or string: {kind}"));
+        report(format!("Invalid value: {value}: must be of type integer or string: {kind}"));
         return;
     }
     if let Some(required) = schema.get("type").and_then(Json::as_str)
         && required != kind
     {
-        tell(format!("Invalid value: {value}: must be of type {required}: {kind}"));
+        report(format!("Invalid value: {value}: must be of type {required}: {kind}"));
         return;
     }
     if let Some(words) = schema.get("enum").and_then(Json::as_array)
         && !words.contains(value)
     {
         let words: Vec<String> = words.iter().map(Json::to_string).collect();
-        tell(format!("Unsupported value: {value}: supported values: {}", words.join(", ")));
+        report(format!("Unsupported value: {value}: supported values: {}", words.join(", ")));
     }
     if let Some(not) = schema.get("not") {
         let mut inner = Vec::new();
-        ask(not, value, path, &mut inner);
+        validate(not, value, path, &mut inner);
         if inner.is_empty() {
-            tell("Invalid value: must not validate the schema (not)".to_owned());
+            report("Invalid value: must not validate the schema (not)".to_owned());
         }
     }
     match value {
         Json::Number(found) => {
             let found = found.as_f64().unwrap();
             if number("minimum").is_some_and(|min| found < min) {
-                tell(format!("Invalid value: {value}: should be greater than or equal to {}", schema["minimum"]));
+                report(format!("Invalid value: {value}: should be greater than or equal to {}", schema["minimum"]));
             }
             if number("maximum").is_some_and(|max| found > max) {
-                tell(format!("Invalid value: {value}: should be less than or equal to {}", schema["maximum"]));
+                report(format!("Invalid value: {value}: should be less than or equal to {}", schema["maximum"]));
             }
             if number("multipleOf").is_some_and(|of| found % of != 0.0) {
-                tell(format!("Invalid value: {value}: should be a multiple of {}", schema["multipleOf"]));
+                report(format!("Invalid value: {value}: should be a multiple of {}", schema["multipleOf"]));
             }
         }
         Json::String(text) => {
             let chars = text.chars().count();
             if count("maxLength").is_some_and(|max| chars > max) || count("minLength").is_some_and(|min| chars < min) {
-                tell(format!("Too long or too short: {value}"));
+                report(format!("Too long or too short: {value}"));
             }
             if let Some(pattern) = schema.get("pattern").and_then(Json::as_str)
                 && !Regex::new(pattern).unwrap().is_match(text)
             {
-                tell(format!("Invalid value: {value}: should match '{pattern}'"));
+                report(format!("Invalid value: {value}: should match '{pattern}'"));
             }
         }
         Json::Array(items) => {
             if count("maxItems").is_some_and(|max| items.len() > max) {
-                tell(format!("Too many: {}: must have at most {} items", items.len(), schema["maxItems"]));
+                report(format!("Too many: {}: must have at most {} items", items.len(), schema["maxItems"]));
             }
             if count("minItems").is_some_and(|min| items.len() < min) {
-                tell(format!("Invalid value: {value}: should have at least {} items", schema["minItems"]));
+                report(format!("Invalid value: {value}: should have at least {} items", schema["minItems"]));
             }
             for (index, item) in items.iter().enumerate() {
-                ask(schema.get("items").unwrap_or(&Json::Null), item, &format!("{path}[{index}]"), wrong);
+                validate(schema.get("items").unwrap_or(&Json::Null), item, &format!("{path}[{index}]"), wrong);
             }
         }
         Json::Object(entries) => {
             let (least, most) = (count("minProperties").unwrap_or(0), count("maxProperties").unwrap_or(usize::MAX));
             if !(least..=most).contains(&entries.len()) {
-                tell(format!("Too many: {}: must have at most {most} items", entries.len()));
+                report(format!("Too many: {}: must have at most {most} items", entries.len()));
             }
             map(schema, entries, path, wrong);
         }
@@ -103,9 +103,9 @@ fn map(schema: &Json, entries: &serde_json::Map<String, Json>, path: &str, wrong
     }
     for (name, value) in entries {
         if let Some(property) = schema["properties"].get(name) {
-            ask(property, value, &below(name), wrong);
+            validate(property, value, &below(name), wrong);
         } else if let Some(of) = schema.get("additionalProperties") {
-            ask(of, value, &below(name), wrong);
+            validate(of, value, &below(name), wrong);
         } else if schema.get("properties").is_some() && !(path.is_empty() && always(name)) {
             // An API server prunes it, or rejects it if field validation is strict, as `kubectl`
             // requests.

@@ -13,7 +13,7 @@ pub(super) struct SessionEnd {
     pub(super) reason: DisconnectReason,
     pub(super) message: String,
     /// Address of the next connect, if the controller named one.
-    pub(super) named: Option<ControllerAddress>,
+    pub(super) redirect_address: Option<ControllerAddress>,
     /// Minimum delay requested by the controller.
     pub(super) not_before: Duration,
     /// Time at which the stream was opened, if it was.
@@ -24,6 +24,6 @@ pub(super) struct SessionEnd {
 
 impl SessionEnd {
     pub(super) fn new(reason: DisconnectReason, message: &str) -> Self {
-        Self { reason, message: message.to_owned(), named: None, not_before: Duration::ZERO, open: None }
+        Self { reason, message: message.to_owned(), redirect_address: None, not_before: Duration::ZERO, open: None }
     }
 }

@@ -11,7 +11,7 @@ pub struct TokenDetail {
     pub id: u32,
     /// The token as the vocabulary has it if it is special, otherwise the part of the text.
     pub text: String,
-    /// Whether the model added the token.
+    /// `true` if the model added the token.
     pub is_special: bool,
     /// Start and end of the token in the text, in bytes of UTF-8; `None` for an added token.
     pub span: Option<(usize, usize)>,

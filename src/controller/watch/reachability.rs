@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 #[derive(Debug, Clone)]
 pub struct ApiReach {
     reached: watch::Sender<bool>,
-    doubts: Arc<Notify>,
+    check_requests: Arc<Notify>,
 }
 
 // === impl ApiReach ===
@@ -22,7 +22,7 @@ impl ApiReach {
     /// Creates the state. The API server counts as reachable until a check fails.
     #[must_use]
     pub fn new() -> Self {
-        Self { reached: watch::channel(true).0, doubts: Arc::default() }
+        Self { reached: watch::channel(true).0, check_requests: Arc::default() }
     }
 
     /// Records a successful check.
@@ -41,12 +41,12 @@ impl ApiReach {
 
     /// Requests a check after an unanswered request.
     pub fn request_check(&self) {
-        self.doubts.notify_one();
+        self.check_requests.notify_one();
     }
 
     /// Waits for a request for a check.
     pub async fn wait_for_check_request(&self) {
-        self.doubts.notified().await;
+        self.check_requests.notified().await;
     }
 
     /// Returns a receiver of the current state and its changes.
