@@ -239,7 +239,7 @@ impl TextTokenizer {
     /// The text has too many bytes, or the tokenizer fails.
     pub fn list_tokens(&self, text: &str, adds_special: bool) -> Result<Vec<TokenDetail>, TokenError> {
         check_size(text)?;
-        file::catch_panic(|| detail::list_tokens(&self.tokenizer, text, adds_special))
+        file::catch_panic(|| token_positions::list_tokens(&self.tokenizer, text, adds_special))
     }
 
     fn encode(&self, first: &str, second: Option<&str>, truncation: Truncation) -> Result<TokenSequence, TokenError> {
@@ -274,7 +274,7 @@ impl TextTokenizer {
             return Err(TokenError::TooLong { tokens: tokens + added, tokens_max: self.tokens_max });
         }
         let direction = direction.unwrap_or(self.direction);
-        let (first, second) = truncate::longest_first(first, second, room, direction);
+        let (first, second) = truncate_encoding::longest_first(first, second, room, direction);
         let encoding = self.tokenizer.post_process(first, second, true).map_err(failed)?;
         let (ids, type_ids) = (encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec());
         self.checked(TokenSequence { ids, type_ids, is_truncated })

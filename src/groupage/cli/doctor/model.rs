@@ -9,7 +9,7 @@ use super::device::{chosen_gpu, device_lines};
 use super::{Inspection, ReportLines, format_bytes, to_u64};
 use crate::api::v1alpha1::EngineDevice;
 use crate::app::{EnginePlan, plan_engine};
-use crate::config::{self, MachineLimits, Overrides, Policy, Sourced};
+use crate::config::{self, MachineLimits, Overrides, Policy, SourcedValue};
 use crate::error::BoxError;
 use crate::memory::MachineMemory;
 
@@ -63,8 +63,8 @@ pub(super) fn inspect(inspection: Inspection<'_>) -> Result<Vec<(&'static str, R
 /// Returns the settings of a start with a model and without a file.
 fn build_policy(model: &Path, device: EngineDevice) -> Result<Policy, String> {
     let overrides = Overrides {
-        engine: Some(Sourced::flag("--engine", model.display().to_string())),
-        engine_device: Some(Sourced::flag("--engine-device", format!("{device:?}"))),
+        engine: Some(SourcedValue::flag("--engine", model.display().to_string())),
+        engine_device: Some(SourcedValue::flag("--engine-device", format!("{device:?}"))),
         ..Overrides::default()
     };
     config::build(None, &overrides, &MachineLimits::read()).map_err(|errors| errors.render(false))
