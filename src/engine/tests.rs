@@ -18,11 +18,12 @@ use crate::{CpuExecutor, CpuOptions, Executor, Model, OutputKind, PackedBatch, S
 const TOKENS_MAX: usize = 2048;
 
 /// Names of the models with random weights.
-const MODELS: [&str; 8] = [
+const MODELS: [&str; 9] = [
     "bert",
     "bert-rerank",
     "roberta",
     "roberta-classify",
+    "xlm-roberta",
     "xlm-roberta-rerank",
     "distilbert-classify",
     "modernbert",

@@ -18,6 +18,8 @@ HERE = pathlib.Path(__file__).parent / "goldens"
 LENGTH = 32
 TEXTS = ["The Quick brown FOX", "café naïve", "日本 fox", "[CLS] A [SEP] fox", "ΟΔΟΣ İs", "queries, documents and calls are ranked " * 4]
 PAIRS = [("who eats food?", "a man is eating food"), ("the fox " * 8, "the lazy dog " * 12)]
+# As older files have it, before `prepend_scheme`.
+METASPACE = {"type": "Metaspace", "replacement": "▁", "str_rep": "▁", "add_prefix_space": True}
 # Model, fields of tokenizer_config.json, fields of tokenizer.json, and whether sentence-transformers lowercases.
 CASES = [
     ("bert", None, {}, False),
@@ -37,6 +39,10 @@ CASES = [
     ("roberta", {"add_prefix_space": True}, {}, False),
     ("roberta", {"tokenizer_class": "PreTrainedTokenizerFast"}, {}, False),
     ("modernbert", {"tokenizer_class": "BertTokenizer", "do_lower_case": False}, {}, False),
+    ("xlm-roberta", {"tokenizer_class": "XLMRobertaTokenizerFast"}, {}, True),
+    ("xlm-roberta", {"tokenizer_class": "XLMRobertaTokenizer"},
+     {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, METASPACE]}, "decoder": METASPACE}, False),
+    ("xlm-roberta-rerank", {"tokenizer_class": "PreTrainedTokenizerFast"}, {"pre_tokenizer": METASPACE, "decoder": METASPACE}, False),
 ]
 
 
