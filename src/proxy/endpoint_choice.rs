@@ -45,7 +45,10 @@ impl Proxy {
         buffered: &BufferedRequest,
     ) -> (Arc<Endpoint>, Call) {
         let parse = |endpoint: &Endpoint| endpoint.parse_call(&buffered.head, buffered.bytes.clone(), &self.secret);
-        let call = parse(endpoint);
+        let mut call = parse(endpoint);
+        if let Some(class) = self.class_once_merged(table, endpoint, &call, buffered) {
+            call.cost_class = class;
+        }
         if call.unbatched_reason() == Some(UnmergeableReason::ItemForm)
             && self.backend.executes_members()
             && let Some(documents) = table.routes.documents_form(endpoint)
@@ -63,5 +66,27 @@ impl Proxy {
         let mut call = parse(&queued);
         call.merge = MergeEligibility::Alone(reason);
         (queued, call)
+    }
+
+    /// Returns the cost class that a call for text, parsed by the endpoint `queued`, has once the
+    /// server is known not to batch by itself. `None` if it keeps its own.
+    ///
+    /// The calls that are merged then queue in the server behind those from before. In another
+    /// class these would not count as in flight, so latency would seem not to depend on the load,
+    /// and a constant load would show no knee.
+    fn class_once_merged(
+        &self,
+        table: &RoutingTable,
+        queued: &Endpoint,
+        call: &Call,
+        buffered: &BufferedRequest,
+    ) -> Option<Box<[u8]>> {
+        let merging = table.routes.merging_form(queued, buffered.head.uri.path())?;
+        // Streams have classes of their own, whose limit follows from their tokens.
+        if call.streaming || self.backend.batches_text() == Some(true) {
+            return None;
+        }
+        let merged = merging.parse_call(&buffered.head, buffered.bytes.clone(), &self.secret);
+        merged.unbatched_reason().is_none().then_some(merged.cost_class)
     }
 }

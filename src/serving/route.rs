@@ -4,7 +4,7 @@ use http::{Method, StatusCode};
 
 use crate::error::{CallError, ErrorKind};
 
-/// A route.
+/// A route of the model server and its handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelRoute {
     /// `POST /v1/embeddings` of OpenAI, and the same behind other prefixes.
@@ -46,10 +46,10 @@ pub struct RouteError {
 /// address for both. The prefix `/v3` is that of OVMS, and `/openai/v1` that of KServe's runtime of
 /// Hugging Face models.
 const MODEL_LISTS: [&str; 3] = ["/v1/models", "/v3/models", "/openai/v1/models"];
-/// `Allow` of routes that are read.
-const READ: &str = "GET, HEAD";
-/// `Allow` of routes that execute.
-const EXECUTE: &str = "POST";
+/// `Allow` of routes for `GET`.
+const ALLOW_GET: &str = "GET, HEAD";
+/// `Allow` of routes for `POST`.
+const ALLOW_POST: &str = "POST";
 
 // === impl ModelRoute ===
 
@@ -59,26 +59,26 @@ impl ModelRoute {
     /// # Errors
     /// There is no such path, or it has other methods.
     pub fn find(method: &Method, path: &str, root: &Self) -> Result<Self, RouteError> {
-        let is_read = matches!(*method, Method::GET | Method::HEAD);
-        let (read, execute) = (Self::of_read(path), Self::of_execution(path, root));
-        let found = if is_read { &read } else { &execute };
-        if let Some(route) = found.as_ref().filter(|_| is_read || *method == Method::POST) {
+        let is_get = matches!(*method, Method::GET | Method::HEAD);
+        let (get, post) = (Self::find_get(path), Self::find_post(path, root));
+        let found = if is_get { &get } else { &post };
+        if let Some(route) = found.as_ref().filter(|_| is_get || *method == Method::POST) {
             return Ok(route.clone());
         }
-        let allow = match (&read, &execute) {
+        let allow = match (&get, &post) {
             (None, None) => {
                 let message = format!("there is no route {method} {path}");
                 return Err(CallError::new(ErrorKind::NotFound, message).into());
             }
-            (Some(_), None) => READ,
-            (None, Some(_)) => EXECUTE,
+            (Some(_), None) => ALLOW_GET,
+            (None, Some(_)) => ALLOW_POST,
             (Some(_), Some(_)) => "GET, HEAD, POST",
         };
-        let message = format!("{path} has no method {method}: use {allow}");
+        let message = format!("method {method} is not allowed on {path}: use {allow}");
         Err(RouteError { error: CallError::new(ErrorKind::WrongMethod, message), allow: Some(allow) })
     }
 
-    fn of_read(path: &str) -> Option<Self> {
+    fn find_get(path: &str) -> Option<Self> {
         Some(match path {
             "/" | "/health" | "/ping" => Self::Health,
             "/info" => Self::Info,
@@ -89,7 +89,7 @@ impl ModelRoute {
         })
     }
 
-    fn of_execution(path: &str, root: &Self) -> Option<Self> {
+    fn find_post(path: &str, root: &Self) -> Option<Self> {
         Some(match path {
             "/" | "/invocations" => root.clone(),
             "/v1/embeddings" | "/embeddings" | "/v3/embeddings" | "/openai/v1/embeddings" => Self::Embeddings,
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_without_the_method_names_those_that_it_has() {
+    fn a_wrong_method_is_405_with_the_allowed_methods() {
         assert_eq!(find(&Method::GET, "/embed"), Err((405, Some("POST"))));
         assert_eq!(find(&Method::PUT, "/info"), Err((405, Some("GET, HEAD"))));
         assert_eq!(find(&Method::DELETE, "/"), Err((405, Some("GET, HEAD, POST"))));

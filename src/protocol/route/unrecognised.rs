@@ -1,13 +1,19 @@
 //! Causes for which no adapter recognises a call, more specific than the reason `not_recognised` of
-//! the metrics. They decide which advice helps, so they are counted for `groupage explain`.
+//! the metrics. They decide which advice helps, so they are counted for `groupage explain`. Errors
+//! of such calls have the format of the protocol that their route names.
 
 use http::Method;
 use strum::{IntoStaticStr, VariantArray};
 
 use super::adapter::Adapter;
 use super::{RouteProtocol, Routes};
+use crate::dialect::Dialect;
 use crate::paths::UnmergedPath;
 use crate::tei::TeiRoute;
+use crate::v2;
+
+/// Part of the paths of Ollama's own routes. Its others are those of OpenAI.
+const OLLAMA_OWN: &str = "/api/";
 
 /// Cause for which no adapter recognises a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
@@ -36,6 +42,8 @@ pub struct UnrecognisedCall {
     pub cause: UnrecognisedCause,
     /// Index of the route of the policy that matches the call; `None` if none does.
     pub route: Option<usize>,
+    /// Error format expected by its client.
+    pub dialect: Dialect,
 }
 
 // === impl UnrecognisedCause ===
@@ -69,10 +77,33 @@ impl UnrecognisedCause {
     }
 }
 
+// === impl RouteProtocol ===
+
+impl RouteProtocol {
+    /// Returns the error format of the calls at a path without an adapter, on a route with this
+    /// protocol. They reach the same client library as the calls that an adapter recognises.
+    fn unrecognised_dialect(self, path: &str) -> Dialect {
+        match self {
+            Self::Auto | Self::PassThrough | Self::Generic | Self::Seldon | Self::SageMaker | Self::BentoMl => {
+                Dialect::Problem
+            }
+            Self::OpenInferenceV2 if path.contains(v2::grpc::SERVICE) => Dialect::Grpc,
+            Self::Ollama if !path.contains(OLLAMA_OWN) => Dialect::OpenAi,
+            Self::KServeV1 | Self::OpenInferenceV2 | Self::TfServing | Self::Ollama => Dialect::Error,
+            Self::Tei | Self::Tgi => Dialect::Tei,
+            Self::MlFlow => Dialect::MlFlow,
+            Self::Cohere => Dialect::Cohere,
+            Self::OpenAi | Self::Vllm | Self::SgLang | Self::Infinity | Self::Voyage | Self::Jina | Self::LlamaCpp => {
+                Dialect::OpenAi
+            }
+        }
+    }
+}
+
 // === impl Routes ===
 
 impl Routes {
-    /// Returns why [`Routes::recognise`] has no endpoint for a call.
+    /// Returns why [`Routes::recognise`] has no endpoint for a call, and the format of its errors.
     #[must_use]
     pub fn unrecognised(&self, method: &Method, path: &str) -> UnrecognisedCall {
         let matches =
@@ -87,7 +118,8 @@ impl Routes {
                 UnrecognisedCause::for_path(path, lists_routes && route.is_none())
             }
         };
-        UnrecognisedCall { cause, route }
+        let dialect = protocol.map_or(Dialect::Problem, |protocol| protocol.unrecognised_dialect(path));
+        UnrecognisedCall { cause, route, dialect }
     }
 }
 
@@ -134,6 +166,33 @@ mod tests {
         assert_eq!(cause(&written, &Method::POST, "/c/v1/embeddings"), (UnrecognisedCause::Route, Some(2)));
         assert_eq!(cause(&written, &Method::POST, "/health"), (UnrecognisedCause::NoAdapter, Some(1)));
         assert_eq!(cause(&written, &Method::GET, "/predict"), (UnrecognisedCause::Method, None));
+    }
+
+    #[test]
+    fn errors_of_a_route_that_names_a_protocol_have_its_format_at_every_path() {
+        let grpc = "/inference.GRPCInferenceService/ModelStreamInfer";
+        for (path, protocol, dialect) in [
+            ("/v2/rerank", RouteProtocol::Cohere, Dialect::Cohere),
+            ("/v1/rerank", RouteProtocol::Voyage, Dialect::OpenAi),
+            ("/v1/rerank", RouteProtocol::Jina, Dialect::OpenAi),
+            ("/v1/audio/transcriptions", RouteProtocol::OpenAi, Dialect::OpenAi),
+            ("/v1/embeddings", RouteProtocol::LlamaCpp, Dialect::OpenAi),
+            ("/api/embeddings", RouteProtocol::Ollama, Dialect::Error),
+            ("/v1/rerank", RouteProtocol::Ollama, Dialect::OpenAi),
+            ("/v1/models/m", RouteProtocol::KServeV1, Dialect::Error),
+            ("/v2/models/m/ready", RouteProtocol::OpenInferenceV2, Dialect::Error),
+            (grpc, RouteProtocol::OpenInferenceV2, Dialect::Grpc),
+            ("/x", RouteProtocol::Tei, Dialect::Tei),
+            ("/x", RouteProtocol::MlFlow, Dialect::MlFlow),
+            ("/x", RouteProtocol::Seldon, Dialect::Problem),
+            ("/v1/embeddings", RouteProtocol::PassThrough, Dialect::Problem),
+            ("/x", RouteProtocol::Auto, Dialect::Problem),
+        ] {
+            let routes = routes_of(&[(path, protocol)]);
+            assert!(routes.recognise(&Method::POST, path).is_none(), "{path} with {protocol:?}");
+            assert_eq!(routes.unrecognised(&Method::POST, path).dialect, dialect, "{path} with {protocol:?}");
+            assert_eq!(routes.unrecognised(&Method::POST, "/elsewhere").dialect, Dialect::Problem, "{protocol:?}");
+        }
     }
 
     #[test]

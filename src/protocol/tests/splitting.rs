@@ -395,7 +395,7 @@ proptest! {
     /// No input of a client or upstream makes the adapters panic. The worst outcome is a call sent
     /// unbatched or a response that is rejected.
     #[test]
-    fn no_bytes_panic(body in prop::collection::vec(any::<u8>(), 0..80), answer in prop::collection::vec(any::<u8>(), 0..80)) {
+    fn split_never_panics_on_arbitrary_bytes(body in prop::collection::vec(any::<u8>(), 0..80), answer in prop::collection::vec(any::<u8>(), 0..80)) {
         let both = generic(GenericOptions { result_key: Some(pointer("id")), ..texts() });
         for (endpoint, target) in [(endpoint(PATH, RouteProtocol::Vllm), PATH), (endpoint("/embed", RouteProtocol::Tei), "/embed"), (both, "/e")] {
             let head = parts(target, &[("content-type", "application/json"), ("host", "h")]);

@@ -80,9 +80,9 @@ impl Proxy {
         let Some(endpoint) = table.routes.recognise(request.method(), request.uri().path()) else {
             let path = request.uri().path();
             let reason = UnmergeableReason::NotRecognised;
-            let UnrecognisedCall { cause, route } = table.routes.unrecognised(request.method(), path);
+            let UnrecognisedCall { cause, route, dialect } = table.routes.unrecognised(request.method(), path);
             recorder.on_unrecognised(reason, cause, route.map(|route| table.route(route)));
-            return CallRouting::Open(PendingRouting::Pass(reason, recorder, Dialect::Problem));
+            return CallRouting::Open(PendingRouting::Pass(reason, recorder, dialect));
         };
         let endpoint = self.choose_endpoint(&table, endpoint, request);
         let route = table.route(endpoint.route);

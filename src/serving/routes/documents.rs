@@ -23,7 +23,7 @@ struct DocumentsRequest {
     top_n: Option<usize>,
     #[serde(default)]
     return_documents: Option<bool>,
-    /// Whether a document that is too long is cut; `true` by default, as both APIs do.
+    /// `true` if a document that is too long is cut, which is the default of both APIs.
     #[serde(default)]
     truncate: Option<bool>,
 }

@@ -13,7 +13,7 @@ use crate::prepared::{InputSequence, PreparedCall, embeddings, to_json, wrong_ou
 #[derive(Deserialize)]
 struct EmbedRequest {
     inputs: TextInputs,
-    /// Whether embeddings are scaled to unit length; `true` by default.
+    /// `true` if embeddings are scaled to unit length, which is the default.
     #[serde(default)]
     normalize: Option<bool>,
     #[serde(default)]

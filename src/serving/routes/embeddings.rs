@@ -23,7 +23,7 @@ struct EmbeddingsRequest {
     dimensions: Option<usize>,
     #[serde(default)]
     encoding_format: Option<EncodingFormat>,
-    /// Whether embeddings are scaled to unit length; `true` by default.
+    /// `true` if embeddings are scaled to unit length, which is the default.
     #[serde(default)]
     normalize: Option<bool>,
     #[serde(default)]
@@ -107,7 +107,7 @@ fn refuse_input_type(model: &ServedModel) -> Result<(), CallError> {
         return Ok(());
     }
     let known: Vec<&str> = prompts.keys().map(String::as_str).collect();
-    let message = format!("`input_type` selects no prompt, and the model has {known:?}: name one in `prompt_name`");
+    let message = format!("`input_type` is not supported for this model: set `prompt_name` to one of {known:?}");
     Err(CallError::invalid(message))
 }
 

@@ -142,6 +142,15 @@ async fn completions_are_merged_before_a_server_that_does_not_batch_by_itself() 
 }
 
 #[tokio::test]
+async fn completions_from_before_the_look_ups_are_measured_with_those_that_are_merged() {
+    let (proxy, mut hand) = start_with_scripted_server(spec(&Value::Null)).await;
+    let_server_be_known(&proxy, &mut hand, SERIAL).await;
+    assert_eq!(requests_once_merged(&proxy, &mut hand, SERIAL).await, [["a", "b"]]);
+    let shown = super::explain::scheduler(&proxy).await;
+    assert_eq!(shown["cost_classes"].as_array().unwrap().len(), 1, "{shown}");
+}
+
+#[tokio::test]
 async fn completions_to_a_simulated_engine_that_names_itself_are_never_merged() {
     let vllm = r#"{"object":"list","data":[{"id":"m","object":"model","owned_by":"vllm"}]}"#;
     let sglang = r#"{"object":"list","data":[{"id":"m","owned_by":"sglang"}]}"#;

@@ -177,8 +177,9 @@ async fn errors_have_the_dialect_of_their_route() {
     let url = format!("unix:{}", folder.path().join("nobody").display());
     let generic = json!({"path": "/g", "protocol": "Generic", "generic": {"items": "/texts", "results": "/vectors"}});
     let others = [PREDICT, "/v1/embeddings", "/embed", "/v1/messages", "/v2/chat"].map(|path| json!({"path": path}));
-    let cohere = json!({"path": "/v2/embed", "protocol": "Cohere"});
-    let routes: Vec<_> = others.into_iter().chain([generic, cohere]).collect();
+    let named = [("/v2/embed", "Cohere"), ("/v2/rerank", "Cohere"), ("/v1/audio/transcriptions", "OpenAI")];
+    let named = named.map(|(path, protocol)| json!({"path": path, "protocol": protocol}));
+    let routes: Vec<_> = others.into_iter().chain([generic]).chain(named).collect();
     let proxy = super::setup::TestProxy::start_in_front_of(&url, json!({"routes": routes}));
     let open_ai = r#"{"error":{"message":"upstream not reachable","type":"upstream_refused","param":null,"code":503}}"#;
     let anthropic = r#"{"type":"error","error":{"type":"overloaded_error","message":"upstream not reachable"}}"#;
@@ -196,6 +197,9 @@ async fn errors_have_the_dialect_of_their_route() {
         ("/v1/messages", json!({"messages": []}).to_string(), anthropic, "application/json"),
         ("/v2/chat", json!({"messages": []}).to_string(), message, "application/json"),
         ("/v2/embed", json!({"texts": ["a"]}).to_string(), message, "application/json"),
+        // Paths that the protocol of their route does not merge.
+        ("/v2/rerank", json!({"documents": ["a"]}).to_string(), message, "application/json"),
+        ("/v1/audio/transcriptions", String::new(), open_ai, "application/json"),
         ("/g", json!({"texts": ["a"]}).to_string(), problem, "application/problem+json"),
         ("/elsewhere", String::new(), problem, "application/problem+json"),
     ];
