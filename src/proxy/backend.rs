@@ -209,4 +209,15 @@ pub trait Forwarder: Send + Sync + fmt::Debug {
     /// Records the evidence that a complete response to an unbatched call provides about the
     /// responses to its merge key.
     fn observe_unbatched(&self, endpoint: &Endpoint, call: &Call, answer: BatchResponse<'_>);
+
+    /// Records the same evidence from the stream that answers an unbatched call, while its body is
+    /// forwarded. Returns the body, with what observes it; by default, the body as it is.
+    fn observe_stream(
+        &self,
+        _: (&Arc<Endpoint>, &Arc<Call>),
+        _: (http::StatusCode, &http::HeaderMap),
+        body: Body,
+    ) -> Body {
+        body
+    }
 }

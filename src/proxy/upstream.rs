@@ -25,6 +25,7 @@ mod part_result;
 mod published;
 mod pinned;
 mod stream;
+mod stream_evidence;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
