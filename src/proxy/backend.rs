@@ -15,7 +15,9 @@ use crate::batching::{BatchId, Observation, Weight};
 use crate::body::Body;
 use crate::error::Failure;
 use crate::memory::{BufferBudget, BufferGuard};
-use crate::protocol::{BatchResponse, Call, CallAttachment, Endpoint, LimitsSource, PublishedLimits, Reply};
+use crate::protocol::{
+    BatchResponse, Call, CallAttachment, Endpoint, LimitsSource, PublishedLimits, Reply, ResponseMismatch,
+};
 
 /// A batch of at least two members.
 #[derive(Debug, Clone)]
@@ -144,6 +146,12 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// Takes a call that no client sent from the replay budget. Returns `false` if the budget is
     /// empty.
     fn take_replay(&self) -> bool;
+
+    /// Returns the defect of the last response to a batch that could not be split, if there was one
+    /// in the last seconds.
+    fn recent_mismatch(&self) -> Option<ResponseMismatch> {
+        None
+    }
 
     /// Returns the limits that the model server publishes in a document, as far as they are known.
     /// They are looked up in the background, from the first time on that this is called.
