@@ -94,7 +94,7 @@ pub use route::{
     DIVISIBLE_ITEMS_MAX, Endpoint, MergeRule, PathPattern, ProtocolLabel, RouteProtocol, RouteRules, Routes,
     SharedHeaderRules, UnrecognisedCall, UnrecognisedCause,
 };
-pub use split::{BatchResponse, PartAnswer, StreamSplit, StreamStep};
+pub use split::{BatchResponse, FirstChunk, PartAnswer, StreamSplit, StreamStep};
 pub use tei::parse_info_model;
 pub use tokens::{TokenCalibration, TokenCounter, TokenSample};
 

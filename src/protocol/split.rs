@@ -39,7 +39,7 @@ use plan::SplitPlan;
 use results::LocatedResults;
 
 pub use join::PartAnswer;
-pub use stream::{StreamSplit, StreamStep};
+pub use stream::{FirstChunk, StreamSplit, StreamStep};
 
 /// The response to a shared call.
 #[derive(Debug, Clone, Copy)]
@@ -157,6 +157,12 @@ impl Endpoint {
     /// Records the parts of an unbatched response that may be constants of its merge key, as
     /// evidence for later batches.
     pub fn observe_lone(&self, call: &Call, answer: BatchResponse<'_>, evidence: &UnbatchedEvidence) {
+        self.observe_document(call, answer, None, evidence);
+    }
+
+    /// Records these parts of an unbatched response, or of the first chunk of a stream. `now` is the
+    /// wall-clock time in seconds, if it is known.
+    fn observe_document(&self, call: &Call, answer: BatchResponse<'_>, now: Option<u64>, evidence: &UnbatchedEvidence) {
         let BatchResponse { status, headers, body } = answer;
         // An error of gRPC has no body.
         let has_body = self.shape.payload != Payload::GrpcTensors;
@@ -166,7 +172,7 @@ impl Endpoint {
         // that must not retry calls, which need this evidence before their first batch.
         let is_evidence = status.is_success() && (!self.idempotent || evidence.is_observed(call));
         let body = &self.document(headers, body);
-        let members = if is_evidence { self.undeclared_in_unbatched(body) } else { Vec::new() };
+        let members = if is_evidence { self.undeclared_in_unbatched(body, now) } else { Vec::new() };
         let headers = head::free_text_headers(headers).map(|name| AnswerPart::Header(name, headers));
         let members = members.iter().map(|own| own.in_response(body));
         let parts = headers.chain(overload).chain(members);
@@ -178,7 +184,7 @@ impl Endpoint {
     /// unbatched response `lone`.
     #[must_use]
     pub fn undeclared_members(&self, members: &[&Call], body: &Bytes, lone: &Bytes) -> Vec<(String, bool)> {
-        let known = self.undeclared_in_unbatched(lone);
+        let known = self.undeclared_in_unbatched(lone, None);
         let is_same = |part: &UndeclaredPart| {
             known.iter().any(|own| own.path == part.path && own.value.of(lone) == part.value.of(body))
         };
@@ -204,12 +210,13 @@ impl Endpoint {
         envelope::undeclared_in_batch(body, &self.shape, &self.rules.respond_with_fields, batch)
     }
 
-    /// Returns the parts of an unbatched response that may quote its input.
-    fn undeclared_in_unbatched(&self, body: &[u8]) -> Vec<UndeclaredPart> {
+    /// Returns the parts of an unbatched response that may quote its input. `now` is the wall-clock time
+    /// in seconds, if it is known.
+    fn undeclared_in_unbatched(&self, body: &[u8], now: Option<u64>) -> Vec<UndeclaredPart> {
         if self.shape.payload == Payload::GrpcTensors {
             return envelope::undeclared_in_message(body, None);
         }
-        envelope::undeclared_in_unbatched(body, &self.shape, &self.rules.respond_with_fields)
+        envelope::undeclared_in_unbatched(body, &self.shape, &self.rules.respond_with_fields, now)
     }
 
     /// Checks that no result of a member quotes an item of another member. Where calls must not be

@@ -15,7 +15,9 @@ use crate::batching::{BatchId, Observation, Weight};
 use crate::body::Body;
 use crate::error::Failure;
 use crate::memory::{BufferBudget, BufferGuard};
-use crate::protocol::{BatchResponse, Call, CallAttachment, Endpoint, LimitsSource, PublishedLimits, Reply};
+use crate::protocol::{
+    BatchResponse, Call, CallAttachment, Endpoint, LimitsSource, PublishedLimits, Reply, ResponseMismatch,
+};
 
 /// A batch of at least two members.
 #[derive(Debug, Clone)]
@@ -145,6 +147,12 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// empty.
     fn take_replay(&self) -> bool;
 
+    /// Returns the defect of the last response to a batch that could not be split, if there was one
+    /// in the last seconds.
+    fn recent_mismatch(&self) -> Option<ResponseMismatch> {
+        None
+    }
+
     /// Returns the limits that the model server publishes in a document, as far as they are known.
     /// They are looked up in the background, from the first time on that this is called.
     fn published_limits(&self, source: &LimitsSource) -> LimitsLookUp;
@@ -209,4 +217,15 @@ pub trait Forwarder: Send + Sync + fmt::Debug {
     /// Records the evidence that a complete response to an unbatched call provides about the
     /// responses to its merge key.
     fn observe_unbatched(&self, endpoint: &Endpoint, call: &Call, answer: BatchResponse<'_>);
+
+    /// Records the same evidence from the stream that answers an unbatched call, while its body is
+    /// forwarded. Returns the body, with what observes it; by default, the body as it is.
+    fn observe_stream(
+        &self,
+        _: (&Arc<Endpoint>, &Arc<Call>),
+        _: (http::StatusCode, &http::HeaderMap),
+        body: Body,
+    ) -> Body {
+        body
+    }
 }

@@ -123,7 +123,7 @@ impl Body {
         Self::new(BodyKind::Channel(Box::new(reader)))
     }
 
-    /// Attaches a tap. Bytes already available are delivered to it immediately.
+    /// Attaches a tap beside earlier ones. Bytes already available are delivered to it immediately.
     #[must_use]
     pub fn with_tap(mut self, mut tap: Box<dyn BodyTap>) -> Self {
         match &mut self.kind {
@@ -136,7 +136,12 @@ impl Body {
                 if rest.is_end_stream() {
                     tap.end(false);
                 } else {
-                    extras.get_or_insert_default().tap = Some(tap);
+                    let extras = extras.get_or_insert_default();
+                    let taps: Box<dyn BodyTap> = match extras.tap.take() {
+                        None => tap,
+                        Some(earlier) => Box::new((earlier, tap)),
+                    };
+                    extras.tap = Some(taps);
                 }
             }
             BodyKind::Full(bytes) => {
@@ -360,6 +365,18 @@ impl HttpBody for Body {
                 hint
             }
         }
+    }
+}
+
+impl BodyTap for (Box<dyn BodyTap>, Box<dyn BodyTap>) {
+    fn data(&mut self, data: &Bytes) {
+        self.0.data(data);
+        self.1.data(data);
+    }
+
+    fn end(&mut self, trailers: bool) {
+        self.0.end(trailers);
+        self.1.end(trailers);
     }
 }
 

@@ -148,7 +148,7 @@ impl Proxy {
             SubmitOutcome::Alone(permit) => {
                 let details = permit.details;
                 let failed = |kind| Box::new(SubmitOutcome::Failed(Failure::from(kind), details));
-                let sent = (&*endpoint, &*call);
+                let sent = (&endpoint, &call);
                 (self.fetch_unbatched(buffered, permit, sent, timeout).await.map_err(failed)?, details)
             }
             // Its response is too large to be buffered. A stream is not requested by a part.

@@ -143,7 +143,7 @@ impl Proxy {
                     recorder.on_passthrough(reason);
                 }
                 let details = permit.details;
-                let sent = (endpoint.as_ref(), call.as_ref());
+                let sent = (&endpoint, &call);
                 let lane = Some(lane);
                 let forwarding = pin!(self.forward_unbatched(lane, buffered, permit, sent, route.timeout));
                 let response = self.await_until(deadlines.caller, forwarding).await.flatten();

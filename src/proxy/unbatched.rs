@@ -71,7 +71,7 @@ impl Proxy {
         lane: Option<Arc<dyn Lane>>,
         buffered: BufferedRequest,
         permit: UnbatchedPermit,
-        sent: (&Endpoint, &Call),
+        sent: (&Arc<Endpoint>, &Arc<Call>),
         limit: Option<Duration>,
     ) -> Result<Response<Body>, FailureKind> {
         let (head, body) = self.execute_unbatched(lane, buffered, permit, sent, limit).await?;
@@ -88,7 +88,7 @@ impl Proxy {
         self: &Arc<Self>,
         buffered: BufferedRequest,
         permit: UnbatchedPermit,
-        sent: (&Endpoint, &Call),
+        sent: (&Arc<Endpoint>, &Arc<Call>),
         limit: Option<Duration>,
     ) -> Result<BufferedReply, FailureKind> {
         match self.execute_unbatched(None, buffered, permit, sent, limit).await? {
@@ -108,7 +108,7 @@ impl Proxy {
         lane: Option<Arc<dyn Lane>>,
         buffered: BufferedRequest,
         mut permit: UnbatchedPermit,
-        (endpoint, call): (&Endpoint, &Call),
+        (endpoint, call): (&Arc<Endpoint>, &Arc<Call>),
         limit: Option<Duration>,
     ) -> Result<(response::Parts, AnswerBody), FailureKind> {
         let until = limit.map(|limit| self.clock.instant(self.clock.now().after(limit)));
@@ -136,6 +136,7 @@ impl Proxy {
             if endpoint.is_generation() {
                 head.extensions.insert(permit.record_stream());
             }
+            let body = self.forward.observe_stream((endpoint, call), (head.status, &head.headers), body);
             let body = body.with_idle_timeout(self.config.answer_idle_timeout, None).with_guard(permit);
             return Ok((head, AnswerBody::Streamed(body, StopReason::TooLarge)));
         }

@@ -25,6 +25,7 @@ mod part_result;
 mod published;
 mod pinned;
 mod stream;
+mod stream_evidence;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -39,10 +40,10 @@ pub use self::identity::ServerIdentity;
 pub use self::permits::UpstreamPermits;
 use self::readiness::Reachability;
 use crate::backend::{Backend, Forwarder};
-use crate::batching::ReplayBudget;
+use crate::batching::{ReplayBudget, Tick};
 use crate::clock::Clock;
 use crate::memory::BufferBudget;
-use crate::protocol::{TokenCalibration, UnbatchedEvidence};
+use crate::protocol::{ResponseMismatch, TokenCalibration, UnbatchedEvidence};
 use crate::telemetry::Metrics;
 use crate::tls::{AlpnProtocols, UpstreamTlsConnector};
 
@@ -103,6 +104,8 @@ struct Inner {
     isolate_above: AtomicU32,
     identity: IdentityWatch,
     evidence: UnbatchedEvidence,
+    /// The last response that could not be split, and its time.
+    last_mismatch: Mutex<Option<(Tick, ResponseMismatch)>>,
     tokens: Arc<TokenCalibration>,
     buffers: BufferBudget,
     permits: UpstreamPermits,
@@ -139,6 +142,7 @@ impl Upstream {
                 isolate_above,
                 identity,
                 evidence: UnbatchedEvidence::new(clock.now(), Clock::wall_micros() / 1_000_000),
+                last_mismatch: Mutex::default(),
                 tokens: Arc::default(),
                 buffers,
                 permits,

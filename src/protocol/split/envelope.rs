@@ -109,13 +109,18 @@ pub(super) fn undeclared_in_batch(
 }
 
 /// Returns the parts of an unbatched response that are undeclared in some batch response; empty if
-/// it is not JSON.
-pub(super) fn undeclared_in_unbatched(doc: &[u8], shape: &ProtocolShape, fields: &[Pointer]) -> Vec<UndeclaredPart> {
+/// it is not JSON. `now` is the wall-clock time in seconds, if it is known.
+pub(super) fn undeclared_in_unbatched(
+    doc: &[u8],
+    shape: &ProtocolShape,
+    fields: &[Pointer],
+    now: Option<u64>,
+) -> Vec<UndeclaredPart> {
     let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
     if json::validate(doc, rules).is_err() {
         return Vec::new();
     }
-    let mut envelope = EnvelopeWalker::new(doc, shape, fields, None);
+    let mut envelope = EnvelopeWalker { now, ..EnvelopeWalker::new(doc, shape, fields, None) };
     if let (ResultLayout::Lists(lists), Some(single)) = (&shape.results, &shape.single_result) {
         envelope.declared.extend(lists.iter().filter_map(|list| list.with_name(single)));
     }

@@ -18,6 +18,7 @@
 mod chunk;
 mod edit;
 mod events;
+mod first_chunk;
 mod member;
 mod shared_parts;
 
@@ -30,6 +31,7 @@ use http::header::HeaderMap;
 use self::chunk::{Chunk, ChunkCounts, ResultChunk};
 use self::edit::{ChunkEdit, apply_edits, contains};
 use self::events::{Event, EventBuffer, EventContent};
+pub use self::first_chunk::FirstChunk;
 use self::member::MemberStream;
 use super::head::SharedHead;
 use super::{counts_first_item_only, has_content_coding, plan};

@@ -408,6 +408,123 @@ fn a_member_of_a_chunk_that_may_quote_an_input_isolates_the_batch_or_is_left_out
     assert_eq!(received.bodies[1], format!("data: {}\n\n", chunk_with("ID", 0, "x", "null", declared)));
 }
 
+/// Splits the first chunk of a batch, with more members behind those of the protocol, and returns the
+/// defect that is found.
+fn split_first(endpoint: &Arc<Endpoint>, evidence: &UnbatchedEvidence, more: &str) -> Option<MismatchKind> {
+    let calls: Vec<Arc<Call>> = [AB, CDE].map(|body| Arc::new(read(endpoint, PATH, body))).into();
+    let sent = endpoint.write_batch(&[&calls[0], &calls[1]], None);
+    let (mut split, _) = endpoint.begin_stream(calls, sent, (StatusCode::OK, &event_stream()), evidence).unwrap();
+    split.push(format!("data: {}\n\n", chunk_with("cmpl-rq", 0, "x", "null", more)).as_bytes());
+    split.next_step((Tick::default(), evidence)).err().map(|mismatch| mismatch.what)
+}
+
+/// Reads the stream that answers a call alone, in pieces of this size. Returns the number of pieces
+/// after which no more are needed.
+fn read_alone(
+    endpoint: &Arc<Endpoint>,
+    evidence: &UnbatchedEvidence,
+    body: &str,
+    text: &str,
+    size: usize,
+) -> Option<usize> {
+    let call = Arc::new(read(endpoint, PATH, body));
+    let mut chunk = FirstChunk::begin(endpoint, &call, (StatusCode::OK, &event_stream()), evidence).unwrap();
+    let mut pieces = text.as_bytes().chunks(size);
+    pieces.position(|piece| chunk.read(piece, (Tick::default(), evidence))).map(|place| place + 1)
+}
+
+fn lone_event(more: &str) -> String {
+    format!("data: {}\r\n\r\n", chunk_with("cmpl-1", 0, "x", "null", more))
+}
+
+#[test]
+fn the_first_chunk_of_an_unbatched_stream_is_evidence_about_its_members() {
+    let fingerprint = r#","system_fingerprint":"fp_0123456789""#;
+    let begin = ": ping\n\ndata: {\"choices\":[],\"unknown\":1}\n\n".to_owned() + &lone_event(fingerprint);
+    let text = begin.clone() + &lone_event(r#","system_fingerprint":"another one""#);
+    for size in [1, text.len()] {
+        let (endpoint, evidence) = (endpoint(PATH, RouteProtocol::OpenAi), UnbatchedEvidence::default());
+        assert_eq!(split_first(&endpoint, &evidence, fingerprint), Some(MismatchKind::Undeclared));
+        for body in [AB, CDE] {
+            let read = read_alone(&endpoint, &evidence, body, &text, size);
+            assert_eq!(read, Some(begin.len().div_ceil(size)), "what follows is not read");
+        }
+        assert_eq!(split_first(&endpoint, &evidence, fingerprint), None);
+        let other = r#","system_fingerprint":"fp_9876543210""#;
+        assert_eq!(split_first(&endpoint, &evidence, other), Some(MismatchKind::Undeclared));
+    }
+}
+
+#[test]
+fn isolated_streams_whose_members_differ_end_merging_of_their_key() {
+    let endpoint = endpoint(PATH, RouteProtocol::OpenAi);
+    let fingerprint = |value: &str| format!(r#","system_fingerprint":"fp_0123456789_{value}""#);
+    let many = |value: &str| (0..40).map(|name| format!(r#","m{name}":"{value}""#)).collect::<Vec<_>>().concat();
+    let kinds: [&dyn Fn(&str) -> String; 2] = [&fingerprint, &many];
+    for more in kinds {
+        let evidence = UnbatchedEvidence::default();
+        let is_apart = || evidence.is_unbatched(Tick::default(), &read(&endpoint, PATH, AB));
+        assert_eq!(split_first(&endpoint, &evidence, &more("1")), Some(MismatchKind::Undeclared));
+        assert!(!is_apart());
+        for (body, value) in [(AB, "2"), (CDE, "3")] {
+            assert_eq!(read_alone(&endpoint, &evidence, body, &lone_event(&more(value)), 1 << 20), Some(1));
+        }
+        assert_eq!(split_first(&endpoint, &evidence, &more("4")), Some(MismatchKind::Undeclared));
+        assert!(is_apart());
+    }
+}
+
+#[test]
+fn an_unbatched_stream_without_a_chunk_is_no_evidence() {
+    let (endpoint, evidence) = (endpoint(PATH, RouteProtocol::OpenAi), UnbatchedEvidence::default());
+    let fingerprint = r#","system_fingerprint":"fp_0123456789""#;
+    let huge = "data: ".to_owned() + &"x".repeat(2 << 20);
+    for (text, read) in [
+        ("", None),
+        (": ping\n\n", None),
+        (DONE, Some(1)),
+        ("data: x\n\n", Some(1)),
+        ("event: x\ndata: {}\n\n", Some(1)),
+        ("data: {\"error\":{\"message\":\"no\"}}\n\n", Some(1)),
+        (&*huge, Some(1)),
+    ] {
+        for body in [AB, CDE] {
+            assert_eq!(read_alone(&endpoint, &evidence, body, text, 4 << 20), read, "{text:.40}");
+        }
+    }
+    let begin = |body: &str, (name, value): (&'static str, &'static str), status| {
+        let mut headers = event_stream();
+        headers.insert(name, HeaderValue::from_static(value));
+        let call = Arc::new(read(&endpoint, PATH, body));
+        FirstChunk::begin(&endpoint, &call, (status, &headers), &evidence).is_some()
+    };
+    let plain = ("content-type", "text/event-stream");
+    assert!(begin(AB, plain, StatusCode::OK));
+    assert!(!begin(AB, plain, StatusCode::BAD_GATEWAY));
+    assert!(!begin(r#"{"prompt":"ab"}"#, plain, StatusCode::OK));
+    assert!(!begin(AB, ("content-type", "application/json"), StatusCode::OK));
+    assert!(!begin(AB, ("content-encoding", "gzip"), StatusCode::OK));
+    for _ in 0..2 {
+        assert_eq!(split_first(&endpoint, &evidence, fingerprint), Some(MismatchKind::Undeclared));
+        assert!(!evidence.is_unbatched(Tick::default(), &read(&endpoint, PATH, AB)), "nothing arrived in between");
+    }
+}
+
+/// Where calls are not retried, a key is merged once all members of its streams are known. The time
+/// is different in each of them.
+#[test]
+fn the_present_time_does_not_delay_the_merging_of_streams_that_are_not_retried() {
+    let endpoint = endpoint_of(RouteRules { idempotent: Some(false), ..rules(PATH, RouteProtocol::OpenAi) }, PATH);
+    let evidence = UnbatchedEvidence::new(Tick::default(), 1_700_000_000);
+    let is_apart = || evidence.is_unbatched(Tick::default(), &read(&endpoint, PATH, AB));
+    for number in 10..30 {
+        let body = format!(r#"{{"prompt":"text {number}","stream":true}}"#);
+        let text = lone_event("").replace("1700000000", &format!("17000000{number}"));
+        read_alone(&endpoint, &evidence, &body, &text, 1 << 20);
+        assert_eq!(is_apart(), number < 25, "sixteen inputs show that the name of the model is constant");
+    }
+}
+
 #[test]
 fn chunks_that_belong_to_no_result_are_a_mismatch() {
     let after_end = event(0, "x", "\"stop\"") + &event(0, "x", "null");

@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
+use self::merging_log::BudgetLog;
 use self::published_limits::PendingLimits;
 pub(super) use self::supervisor::Supervisor;
 use super::execution::Completion;
@@ -61,6 +62,7 @@ struct Driver<'a> {
     counted_changes: u64,
     completion_sender: mpsc::Sender<Completion>,
     stream_tokens: ClassTokens,
+    budget_log: BudgetLog,
 }
 
 /// An execution in flight.
@@ -100,6 +102,7 @@ impl<'a> Driver<'a> {
             counted_changes: 0,
             completion_sender,
             stream_tokens: ClassTokens::default(),
+            budget_log: BudgetLog::default(),
         };
         if driver.supervisor.draining {
             driver.core.drain(driver.now());

@@ -9,6 +9,7 @@
 //! A streamed response is split as it arrives ([`stream`](super::stream)).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -21,7 +22,10 @@ use super::published::{self, published_limits};
 use super::stream::OpenStreams;
 use crate::backend::{Backend, BatchOutputs, BatchRequest, LimitsLookUp};
 use crate::batching::{BatchOutcome, Observation};
-use crate::protocol::{Call, LimitsSource};
+use crate::protocol::{Call, LimitsSource, ResponseMismatch};
+
+/// Time for which a mismatch is a cause of an empty replay budget: the window of that budget.
+const RECENT: Duration = Duration::from_secs(10);
 
 /// The interface for batches.
 #[derive(Debug)]
@@ -39,6 +43,11 @@ impl Backend for BatchExecutor {
     fn take_replay(&self) -> bool {
         let now = self.0.clock.now();
         self.0.budget.lock().is_ok_and(|mut budget| budget.try_take_replay(now))
+    }
+
+    fn recent_mismatch(&self) -> Option<ResponseMismatch> {
+        let last = self.0.last_mismatch.lock().ok()?.clone();
+        last.filter(|(at, _)| self.0.clock.now().since(*at) < RECENT).map(|(_, mismatch)| mismatch)
     }
 
     fn published_limits(&self, source: &LimitsSource) -> LimitsLookUp {

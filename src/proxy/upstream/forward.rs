@@ -9,7 +9,7 @@ use std::task::Context;
 
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, TryFutureExt};
-use http::{HeaderMap, Request, Response, Version};
+use http::{HeaderMap, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 
@@ -55,6 +55,10 @@ impl Forwarder for LaneForwarder {
     fn observe_unbatched(&self, endpoint: &Endpoint, call: &Call, answer: BatchResponse<'_>) {
         endpoint.observe_lone(call, answer, &self.0.evidence);
         endpoint.observe_tokens(&[call], answer, &self.0.tokens);
+    }
+
+    fn observe_stream(&self, call: (&Arc<Endpoint>, &Arc<Call>), head: (StatusCode, &HeaderMap), body: Body) -> Body {
+        self.0.observe_stream(call, head, body)
     }
 }
 

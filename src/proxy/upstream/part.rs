@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Request, Version};
+use http::{Request, Response, Version};
 
 use super::Inner;
 use super::exchange::{PendingResponse, UnbatchedResponse, UpstreamResponse};
@@ -136,7 +136,7 @@ pub(super) async fn begin_unbatched(
 
 /// Delivers the response to the original call of a member, and returns the outcome.
 pub(super) fn deliver_unbatched(
-    (inner, request): (&Inner, &BatchRequest),
+    (inner, request): (&Arc<Inner>, &BatchRequest),
     member: usize,
     answer: Result<UnbatchedResponse, FailureKind>,
     outputs: &mut dyn BatchOutputs,
@@ -144,10 +144,12 @@ pub(super) fn deliver_unbatched(
 ) -> BatchOutcome {
     let Some(call) = request.members.get(member) else { return BatchOutcome::Failed };
     let is_answered = match answer {
-        Ok(UnbatchedResponse::Streamed(mut response)) => {
-            headers::strip_hop_by_hop(response.headers_mut());
-            let is_answered = response.status().is_success();
-            outputs.deliver_streamed(member, streams.hold(call, response));
+        Ok(UnbatchedResponse::Streamed(response)) => {
+            let (mut head, body) = response.into_parts();
+            let body = inner.observe_stream((&request.endpoint, call), (head.status, &head.headers), body);
+            headers::strip_hop_by_hop(&mut head.headers);
+            let is_answered = head.status.is_success();
+            outputs.deliver_streamed(member, streams.hold(call, Response::from_parts(head, body)));
             is_answered
         }
         Ok(UnbatchedResponse::Whole(answer)) => {

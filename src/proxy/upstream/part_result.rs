@@ -120,9 +120,12 @@ pub(super) fn judge_mismatch(endpoint: &Endpoint, mismatch: &ResponseMismatch) -
     }
 }
 
-/// Logs and counts a response that cannot be split.
+/// Logs, counts and keeps a response that cannot be split.
 pub(super) fn report_mismatch(inner: &Inner, request: &BatchRequest, mismatch: &ResponseMismatch, members: usize) {
     log_mismatch(request, mismatch, members);
+    if let Ok(mut last) = inner.last_mismatch.lock() {
+        *last = Some((inner.clock.now(), mismatch.clone()));
+    }
     inner.metrics.record_mismatch(mismatch.what.as_str());
 }
 

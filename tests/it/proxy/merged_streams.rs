@@ -41,6 +41,12 @@ fn event(index: usize, text: &str, is_last: bool) -> String {
     format!("data: {{\"choices\":[{{\"index\":{index},\"text\":\"{text}\",\"finish_reason\":{finish}}}]}}\n\n")
 }
 
+/// Returns that event with the fingerprint of a server.
+fn event_with(fingerprint: &str, index: usize, text: &str, is_last: bool) -> String {
+    let member = format!("{{\"system_fingerprint\":\"{fingerprint}\",");
+    event(index, text, is_last).replacen('{', &member, 1)
+}
+
 fn assert_truncated(answer: &Answer, body: &str) {
     let text = String::from_utf8_lossy(&answer.body);
     assert_eq!((answer.status, &*text), (Some(200), body));
@@ -186,8 +192,12 @@ async fn share(proxy: &TestProxy, hand: &mut ScriptedServer) -> (Vec<PendingCall
     proxy.form_batch(hand, streams(proxy, &["ab", "cde"])).await
 }
 
-/// Serves both calls alone, side by side.
-async fn serve_alone(hand: &mut ScriptedServer, callers: Vec<PendingCall>) {
+/// Serves both calls alone, side by side, with these events.
+async fn serve_alone(
+    hand: &mut ScriptedServer,
+    callers: Vec<PendingCall>,
+    event: impl Fn(usize, &str, bool) -> String,
+) {
     let mut turns = Vec::new();
     for prompt in ["ab", "cde"] {
         let mut turn = hand.next_request().await;
@@ -227,9 +237,59 @@ async fn a_batch_that_fails_before_its_first_byte_is_isolated() {
                 turn.wait_closed().await;
             }
         }
-        serve_alone(&mut hand, callers).await;
+        serve_alone(&mut hand, callers, event).await;
         proxy.wait_idle().await;
     }
+}
+
+/// Lets two streamed calls share a batch that is isolated for its first chunk, and serves them alone.
+async fn isolate(proxy: &TestProxy, hand: &mut ScriptedServer, fingerprint: impl Fn(&str) -> String) {
+    let (callers, mut turn) = share(proxy, hand).await;
+    turn.send_part(HEAD).await;
+    turn.chunk(event_with(&fingerprint("batch"), 0, "x", false).as_bytes()).await;
+    turn.wait_closed().await;
+    serve_alone(hand, callers, |index, text, is_last| event_with(&fingerprint(text), index, text, is_last)).await;
+    proxy.wait_idle().await;
+}
+
+#[tokio::test]
+async fn a_constant_fingerprint_of_chunks_is_merged_once_unbatched_streams_had_it() {
+    let (proxy, mut hand) = start(json!({})).await;
+    let fingerprint = "fp_0123456789";
+    isolate(&proxy, &mut hand, |_| fingerprint.to_owned()).await;
+    for _ in 0..2 {
+        let (callers, mut turn) = share(&proxy, &mut hand).await;
+        turn.send_part(HEAD).await;
+        let events = event_with(fingerprint, 0, "a", true) + &event_with(fingerprint, 1, "b", true) + DONE;
+        turn.chunk(events.as_bytes()).await;
+        turn.send_part(b"0\r\n\r\n").await;
+        turn.finish_response();
+        for (caller, text) in callers.into_iter().zip(["a", "b"]) {
+            assert_answer(&caller.answer().await, 200, &(event_with(fingerprint, 0, text, true) + DONE));
+        }
+        proxy.wait_idle().await;
+    }
+    assert_eq!(proxy.metric("groupage_mismatches_total{kind=\"undeclared\"}"), 1);
+}
+
+#[tokio::test]
+async fn a_fingerprint_of_chunks_that_differs_ends_merging_of_its_key() {
+    let (proxy, mut hand) = start(json!({})).await;
+    for round in 0..2 {
+        isolate(&proxy, &mut hand, |text| format!("fp_0123456789_{round}_{text}")).await;
+    }
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
+    let callers = proxy.queue(streams(&proxy, &["ab", "cde"])).await;
+    turn.echo().await;
+    assert_eq!(first.answer().await.status, Some(200));
+    for (caller, prompt) in callers.into_iter().zip(["ab", "cde"]) {
+        let turn = hand.next_request().await;
+        assert_eq!(turn.request.body, body(prompt).into_bytes());
+        turn.answer(200, "{}").await;
+        assert_answer(&caller.answer().await, 200, "{}");
+    }
+    assert_eq!(proxy.metric(r#"groupage_calls_passed_total{reason="answer_varies"}"#), 2);
+    proxy.wait_idle().await;
 }
 
 #[tokio::test]

@@ -50,6 +50,9 @@ impl StreamSplit {
         let mut parts = envelope::undeclared_in_batch(doc, &self.endpoint.shape, fields, batch);
         // Of more parts, not all are listed.
         if parts.len() > MEMBERS_MAX {
+            if !self.is_open {
+                self.endpoint.check_parts(leader, &parts, doc, (now, evidence))?;
+            }
             return Err(MismatchKind::Undeclared.into());
         }
         // The id is replaced once the member has one, and the numbers of tokens always are, or

@@ -49,6 +49,7 @@ impl Driver<'_> {
 
     pub(super) fn dispatch(&mut self, batch: &Batch, now: Tick) {
         let members = self.take_members(batch, now);
+        self.report_empty_budget(batch, now);
         let sample = self.record_dispatch(batch.cause, &members, now);
         let scope = members.first().map_or(ScopeId(u16::MAX), |(_, queued)| queued.submission.scope);
         let waits = self.wait_reasons(batch);

@@ -1,18 +1,53 @@
 //! Log lines about the end of merging: suspensions of a cost class and their end, merge keys in
-//! quarantine, and servers that accept one item per call.
+//! quarantine, servers that accept one item per call, and an empty replay budget.
+
+use std::time::Duration;
 
 use super::Driver;
 use crate::batching::{
-    BatchRefusal, CostClassId, MergingChange, MergingRestriction, RestrictedClass, Suspension, Tick,
+    Batch, BatchRefusal, CostClassId, MergingChange, MergingRestriction, RestrictedClass, Suspension, Tick,
+    UnbatchedReason,
 };
-use crate::protocol::decode_cost_class;
+use crate::protocol::{MismatchKind, ResponseMismatch, decode_cost_class};
 
 /// Remedy for a server that rejects or ignores batches.
 const ONE_ITEM_REMEDY: &str = "If the server accepts only one item per call, set `mode: Passthrough`";
 
+/// Time without calls that are withheld from merging after which the next one is logged. While
+/// batches keep failing, the budget is empty and filled again every few seconds.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// The time of the last call that was sent alone because the replay budget was empty.
+#[derive(Debug, Default)]
+pub(super) struct BudgetLog(Option<Tick>);
+
+// === impl BudgetLog ===
+
+impl BudgetLog {
+    /// Records such a call. Returns `true` for the first one, and for one after a quiet time.
+    fn on_call(&mut self, now: Tick) -> bool {
+        self.0.replace(now).is_none_or(|last| now.since(last) >= QUIET)
+    }
+}
+
 // === impl Driver ===
 
 impl Driver<'_> {
+    /// Logs once that calls are sent alone because failed batches have used up the replay budget.
+    pub(super) fn report_empty_budget(&mut self, batch: &Batch, now: Tick) {
+        if batch.unbatched_reason != Some(UnbatchedReason::BudgetEmpty) || !self.budget_log.on_call(now) {
+            return;
+        }
+        let (class, mismatch) = (self.describe_class(batch.cost_class), self.supervisor.backend.recent_mismatch());
+        tracing::warn!(
+            class = class.as_str(),
+            mismatch = mismatch.as_ref().map(|mismatch| mismatch.what.as_str()),
+            member = mismatch.as_ref().and_then(|mismatch| mismatch.member.as_deref()),
+            "{}",
+            withheld_message(mismatch.as_ref())
+        );
+    }
+
     /// Logs the changes of merging, and updates the number of suspended classes.
     pub(super) fn report_merging_changes(&mut self) {
         for RestrictedClass { class, restriction } in self.core.take_merging_restrictions() {
@@ -68,6 +103,23 @@ fn log_restriction(class: &str, restriction: MergingRestriction, now: Tick) {
     }
 }
 
+/// Returns the message about calls that are sent alone because batches failed, with the remedy for
+/// the last defect of a response, if there was one.
+fn withheld_message(mismatch: Option<&ResponseMismatch>) -> String {
+    let remedy = match mismatch.map(|mismatch| mismatch.what) {
+        None => "The log at level `debug` has the batches that failed",
+        Some(MismatchKind::Undeclared) => {
+            "Responses to batches have a member outside the results that is not known to be constant: `groupage \
+             validate --against URL` names it; if every caller may see it, add it to respondWith.fields"
+        }
+        Some(_) => "Responses to batches cannot be split: check that the route's `protocol` is that of the server",
+    };
+    format!(
+        "merging withheld: failed batches cost more than three retries a second, and calls are sent alone \
+         (`merge_refused`) until they cost less. {remedy}"
+    )
+}
+
 /// Returns the message about a suspension: what the server did, what follows, and the remedy. It
 /// states that calls are answered individually only if those of the last batch were.
 fn suspension_message(suspension: Suspension) -> String {
@@ -99,6 +151,22 @@ fn suspension_message(suspension: Suspension) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_empty_budget_is_logged_once_until_no_call_was_affected_for_a_while() {
+        let mut log = BudgetLog::default();
+        let logged = [5, 6, 50, 109, 168, 228, 229].map(|seconds| log.on_call(Tick::from_millis(1000 * seconds)));
+        assert_eq!(logged, [true, false, false, false, false, true, false]);
+    }
+
+    #[test]
+    fn an_empty_budget_is_explained_by_the_last_mismatch() {
+        let message = |kind: MismatchKind| withheld_message(Some(&kind.into()));
+        assert!(message(MismatchKind::Undeclared).contains("respondWith.fields"));
+        assert!(message(MismatchKind::Count).contains("cannot be split"));
+        let unknown = withheld_message(None);
+        assert!(unknown.starts_with("merging withheld: failed batches cost") && !unknown.contains("Responses"));
+    }
 
     #[test]
     fn a_suspension_names_what_the_server_did() {
