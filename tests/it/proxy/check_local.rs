@@ -15,9 +15,14 @@ async fn check(url: &str, samples: &[&str]) -> (Option<i32>, String) {
 
 /// Runs the check with these samples, and an output format.
 async fn check_as(format: &str, url: &str, samples: &[&str]) -> (Option<i32>, String) {
+    check_route(&[PREDICT, "--protocol", "KServeV1", "--output", format], url, samples).await
+}
+
+/// Runs the check with these samples, for the route and the flags of `route`.
+async fn check_route(route: &[&str], url: &str, samples: &[&str]) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_groupage"));
-    command.args(["check", "--local", url, "--route", PREDICT, "--protocol", "KServeV1", "--output", format]);
+    command.args(["check", "--local", url, "--route"]).args(route);
     for (index, text) in samples.iter().enumerate() {
         let file = folder.path().join(format!("{index}.json"));
         std::fs::write(&file, text).unwrap();
@@ -115,6 +120,20 @@ async fn samples_that_never_share_a_batch_are_not_sent() {
     let (code, text) = check(&url, &[PAIR[0], r#"{"instances":["a"]}"#]).await;
     assert_eq!(code, Some(66), "{text}");
     assert!(text.contains("never share a batch"), "{text}");
+}
+
+#[tokio::test]
+async fn a_path_without_an_adapter_is_named_before_a_sample_is_and_a_hint_has_the_syntax_of_the_command() {
+    let (url, _auto) = server(usize::MAX, |_, item| item).await;
+    let (code, text) = check_route(&["/nope"], &url, &[]).await;
+    assert_eq!(code, Some(66), "{text}");
+    assert!(text.contains("no adapter supports this path") && !text.contains("--sample"), "{text}");
+    let (code, text) = check_route(&["/generate", "--protocol", "SGLang"], &url, &[]).await;
+    assert_eq!(code, Some(66), "{text}");
+    assert!(text.contains("give one with --sample FILE\n"), "{text}");
+    let (code, text) = check_route(&["/v1/models/*", "--protocol", "KServeV1"], &url, &[]).await;
+    assert_eq!(code, Some(66), "{text}");
+    assert!(text.contains("matches many paths: name one of them") && !text.contains("--sample"), "{text}");
 }
 
 #[test]

@@ -25,8 +25,8 @@ use tokio::time::timeout_at;
 use self::judge::{is_refusal_of_form, judge_batch, judge_refusal};
 pub(super) use self::result::RouteResult;
 use self::result::{MemberComparison, RouteVerdict};
-use self::sample::SampleCall;
 pub(super) use self::sample::SampleCalls;
+use self::sample::{SampleCall, TestCommand, is_wildcard};
 use crate::app::{build_route_table, build_upstream};
 use crate::body::Body;
 use crate::bounded_body::{ReadLimits, ReadResult, read_bounded};
@@ -61,6 +61,7 @@ struct ConformanceClient {
     secret: DigestKey,
     /// Headers added to every call.
     headers: HeaderMap,
+    command: TestCommand,
 }
 
 /// Calls of one form: one to send alone, and the other member of its batch, if it is not the same
@@ -88,7 +89,7 @@ pub(super) fn run(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
     runtime.block_on(async {
-        let client = ConformanceClient::new(&policy, headers.clone())?;
+        let client = ConformanceClient::new(&policy, headers.clone(), samples.command)?;
         if !client.upstream.can_connect().await {
             return Err(format!("cannot connect to {url}"));
         }
@@ -103,7 +104,7 @@ pub(super) fn run(
 // === impl ConformanceClient ===
 
 impl ConformanceClient {
-    fn new(policy: &Policy, headers: HeaderMap) -> Result<Self, String> {
+    fn new(policy: &Policy, headers: HeaderMap, command: TestCommand) -> Result<Self, String> {
         let clock = Clock::start();
         let buffers = BufferBudget::new(2 * ANSWER_BYTES_MAX, clock);
         let metrics = Arc::new(Metrics::new("validate"));
@@ -113,20 +114,13 @@ impl ConformanceClient {
             _ => "localhost".to_owned(),
         };
         let table = build_route_table(policy)?;
-        Ok(Self { upstream, clock, buffers, authority, table, secret: DigestKey::random(), headers })
+        Ok(Self { upstream, clock, buffers, authority, table, secret: DigestKey::random(), headers, command })
     }
 
     /// Tests a route with its sample in each form that the route accepts, the sample's own first.
     async fn test_route(&self, sample: SampleCall) -> Vec<RouteResult> {
-        let SampleCall { route, method, path, body, other, finds_limits } = sample;
-        let prepared = body.and_then(|body| {
-            let endpoint = self.endpoint(&method, &path)?;
-            let calls = match other {
-                Some(other) => self.pair(&endpoint, &method, &path, [body, other]),
-                None => self.calls(&endpoint, &method, &path, body),
-            };
-            calls.map(|calls| (endpoint, calls))
-        });
+        let prepared = self.prepare_calls(&sample);
+        let SampleCall { route, path, .. } = sample;
         let (endpoint, calls) = match prepared {
             Ok(prepared) => prepared,
             Err(reason) => return vec![RouteResult::untested(route, path, reason)],
@@ -143,14 +137,14 @@ impl ConformanceClient {
                 Ok(lone) if lone.status.is_success() => self.test_batch(&endpoint, members, &lone, &mut result).await,
                 Ok(lone) => {
                     more = is_refusal_of_form(lone.status);
-                    judge_refusal(&endpoint, &path, form, lone.status, accepts_other)
+                    judge_refusal(&endpoint, &self.command.sample_flag(&path), form, lone.status, accepts_other)
                 }
                 Err(reason) => {
                     more = false;
                     RouteVerdict::Inconclusive(reason)
                 }
             };
-            if finds_limits && results.is_empty() && is_success(result.batch_status) {
+            if self.command == TestCommand::Check && results.is_empty() && is_success(result.batch_status) {
                 result.limits = self.find_limits(&endpoint, &members).await;
             }
             // A server that answers no batch answers none in another form either.
@@ -161,6 +155,24 @@ impl ConformanceClient {
             }
         }
         results
+    }
+
+    /// Returns the endpoint of a sample, and the calls to send.
+    fn prepare_calls(&self, sample: &SampleCall) -> Result<(Arc<Endpoint>, Vec<TestCalls>), String> {
+        let SampleCall { method, path, body, other, .. } = sample;
+        // A path with a wildcard has no endpoint.
+        if let Err(reason) = body
+            && is_wildcard(path)
+        {
+            return Err(reason.clone());
+        }
+        let endpoint = self.endpoint(method, path)?;
+        let body = body.clone()?;
+        let calls = match other {
+            Some(other) => self.pair(&endpoint, method, path, [body, other.clone()]),
+            None => self.calls(&endpoint, method, path, body),
+        };
+        Ok((endpoint, calls?))
     }
 
     fn endpoint(&self, method: &Method, path: &str) -> Result<Arc<Endpoint>, String> {
@@ -182,7 +194,8 @@ impl ConformanceClient {
         // If the results are in a map, no item may occur twice.
         if !call.exclusive.is_empty() {
             let (Some(one), other @ Some(_)) = (in_form(CallForm::List, 0), in_form(CallForm::List, 1)) else {
-                return Err(format!("its results are in a map: give a call with two items, --sample {path}=FILE"));
+                let flag = self.command.sample_flag(path);
+                return Err(format!("its results are in a map: give a call with two items, {flag}"));
             };
             return Ok(vec![TestCalls { form: CallForm::List, call: one, other }]);
         }
