@@ -1,6 +1,7 @@
 //! `groupage check --local URL`: a pair of calls alone and together, and the limits of the server.
 
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
@@ -120,6 +121,69 @@ async fn samples_that_never_share_a_batch_are_not_sent() {
     let (code, text) = check(&url, &[PAIR[0], r#"{"instances":["a"]}"#]).await;
     assert_eq!(code, Some(66), "{text}");
     assert!(text.contains("never share a batch"), "{text}");
+}
+
+/// Starts a server that completes the prompt at a place of a list of prompts by `complete`. `info` is
+/// its document `/info`; it has no other documents.
+async fn completion_server(info: &'static str, complete: fn(&[&str], usize) -> String) -> (String, AutoResponder) {
+    let hand = ScriptedServer::start().await;
+    let url = hand.url();
+    let auto = hand.into_auto_responder(move |request: &Request| {
+        if request.method == "GET" {
+            let has_info = request.target == "/info" && !info.is_empty();
+            return if has_info { reply(200, info) } else { reply(404, "{}") };
+        }
+        let body: Value = serde_json::from_slice(&request.body).unwrap();
+        let prompts: Vec<&str> = match &body["prompt"] {
+            Value::Array(prompts) => prompts.iter().map(|prompt| prompt.as_str().unwrap()).collect(),
+            prompt => vec![prompt.as_str().unwrap()],
+        };
+        let choices: Vec<Value> = (0..prompts.len())
+            .map(|place| json!({"index": place, "text": complete(&prompts, place), "finish_reason": "length"}))
+            .collect();
+        reply(200, &json!({"id": "c", "object": "text_completion", "model": "m", "choices": choices}).to_string())
+    });
+    (url, auto)
+}
+
+const PROMPTS: [&str; 2] =
+    [r#"{"model":"m","prompt":"abc","temperature":0}"#, r#"{"model":"m","prompt":"abcde","temperature":0}"#];
+const COMPLETIONS: [&str; 3] = ["/v1/completions", "--protocol", "OpenAI"];
+
+#[tokio::test]
+async fn completions_of_swapped_callers_are_an_error() {
+    let (url, _auto) = completion_server("", |prompts, place| format!("T{}", prompts[place].len())).await;
+    let (code, text) = check_route(&COMPLETIONS, &url, &PROMPTS).await;
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("√ call 2: the answer in the batch equals the answer alone"), "{text}");
+    let (url, _auto) =
+        completion_server("", |prompts, place| format!("T{}", prompts[prompts.len() - 1 - place].len())).await;
+    let (code, text) = check_route(&COMPLETIONS, &url, &PROMPTS).await;
+    assert_eq!(code, Some(1), "{text}");
+    for number in [1, 2] {
+        let finding =
+            format!("× call {number}: the answer in the batch differs from the answer alone at `/choices/0/text`");
+        assert!(text.contains(&finding), "{text}");
+    }
+    assert!(text.ends_with("status: ×\n"), "{text}");
+}
+
+#[tokio::test]
+async fn texts_that_differ_from_one_time_to_the_next_are_not_compared() {
+    fn complete(_: &[&str], _: usize) -> String {
+        static ANSWERS: AtomicUsize = AtomicUsize::new(0);
+        format!("T{}", ANSWERS.fetch_add(1, Ordering::Relaxed))
+    }
+    let (url, _auto) = completion_server("", complete).await;
+    let (code, text) = check_route(&COMPLETIONS, &url, &PROMPTS).await;
+    assert_eq!(code, Some(0), "{text}");
+    for number in [1, 2] {
+        let notice = format!("‼ call {number}: two answers to the call alone differ at `/choices/0/text`");
+        assert!(text.contains(&notice), "{text}");
+    }
+    let (_, text) = check_route(&[&COMPLETIONS[..], &["--output", "json"]].concat(), &url, &PROMPTS).await;
+    let all: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(all[0]["comparisons"][0]["answers"], "varying", "{text}");
 }
 
 #[tokio::test]

@@ -3,16 +3,18 @@
 //! For each route, and for each form in which it accepts an item, one call is sent alone and one
 //! with its items twice, as a batch of two callers would be. The answer is split as the proxy
 //! splits it, and the part of one caller is compared in shape with the answer to the call sent
-//! alone. Nothing else is sent, and no proxy runs.
+//! alone. No proxy runs.
 //!
-//! Equality of values is not tested, because models round differently in batches, and neither is
-//! behavior under load.
+//! Equality of values is not part of the verdict, because models round differently in batches.
+//! `groupage check --local` reports it too (`values`), and the limits of the server (`limits`).
+//! Behavior under load is not tested.
 
 mod sample;
 mod judge;
 mod limits;
 mod result;
 mod shape;
+mod values;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +26,7 @@ use tokio::time::timeout_at;
 
 use self::judge::{is_refusal_of_form, judge_batch, judge_refusal};
 pub(super) use self::result::RouteResult;
-use self::result::{MemberComparison, RouteVerdict};
+use self::result::RouteVerdict;
 pub(super) use self::sample::SampleCalls;
 use self::sample::{SampleCall, TestCommand, is_wildcard};
 use crate::app::{build_route_table, build_upstream};
@@ -34,7 +36,7 @@ use crate::clock::Clock;
 use crate::config::{self, LoadedPolicy, MachineLimits, Overrides, Policy, SourcedValue};
 use crate::error::FailureKind;
 use crate::memory::BufferBudget;
-use crate::protocol::{AnswerContent, Call, CallForm, DigestKey, Endpoint};
+use crate::protocol::{Call, CallForm, DigestKey, Endpoint};
 use crate::proxy::RoutingTable;
 use crate::telemetry::Metrics;
 use crate::upstream::Upstream;
@@ -237,8 +239,8 @@ impl ConformanceClient {
         Ok(lone)
     }
 
-    /// Sends the items of both members in one call, and compares the first one's part of the answer
-    /// with the answer to it alone.
+    /// Sends the items of both members in one call, and compares their parts of the answer with the
+    /// answers to them alone: the first in shape, and both by their values.
     async fn test_batch(
         &self,
         endpoint: &Endpoint,
@@ -258,20 +260,8 @@ impl ConformanceClient {
         };
         result.batch_status = Some(answer.status);
         let (verdict, parts) = judge_batch(endpoint, members, &sent, (&answer, lone));
-        for (place, part) in parts.iter().enumerate().filter(|_| endpoint.is_comparable(members[0])) {
-            // A pair has two different calls, each with an answer of its own.
-            let own = match place {
-                0 => Some(lone.body.clone()),
-                _ if members[0].body == members[1].body => None,
-                _ => self.send_member(members[1], &result.path).await,
-            };
-            if let (Some(own), Some(call)) = (own, members.get(place)) {
-                // Samples are JSON, and so are the answers.
-                let [merged, alone] = [part, &own].map(|body| AnswerContent { headers: &answer.headers, body });
-                let comparison = endpoint.compare_answers(call, merged, alone);
-                result.comparisons.push(MemberComparison { is_identical: *part == own, comparison });
-            }
-        }
+        let answers = (&answer, lone);
+        result.comparisons = self.compare_members(endpoint, (members, result.path.as_str()), answers, &parts).await;
         verdict
     }
 
