@@ -187,6 +187,20 @@ async fn texts_that_differ_from_one_time_to_the_next_are_not_compared() {
 }
 
 #[tokio::test]
+async fn completions_without_a_named_protocol_are_merged_unless_the_server_batches_text_by_itself() {
+    let complete = |prompts: &[&str], place: usize| format!("T{}", prompts[place].len());
+    let (url, _auto) = completion_server("", complete).await;
+    let (code, text) = check_route(&COMPLETIONS[..1], &url, &PROMPTS).await;
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("√ /v1/completions") && text.ends_with("status: √\n"), "{text}");
+    let engine = r#"{"max_client_batch_size":4,"max_total_tokens":4096}"#;
+    let (url, _auto) = completion_server(engine, complete).await;
+    let (code, text) = check_route(&COMPLETIONS[..1], &url, &PROMPTS).await;
+    assert_eq!(code, Some(66), "{text}");
+    assert!(text.contains("batches text by itself") && text.contains("name the protocol of the route"), "{text}");
+}
+
+#[tokio::test]
 async fn a_path_without_an_adapter_is_named_before_a_sample_is_and_a_hint_has_the_syntax_of_the_command() {
     let (url, _auto) = server(usize::MAX, |_, item| item).await;
     let (code, text) = check_route(&["/nope"], &url, &[]).await;

@@ -121,7 +121,7 @@ impl ConformanceClient {
 
     /// Tests a route with its sample in each form that the route accepts, the sample's own first.
     async fn test_route(&self, sample: SampleCall) -> Vec<RouteResult> {
-        let prepared = self.prepare_calls(&sample);
+        let prepared = self.prepare_calls(&sample).await;
         let SampleCall { route, path, .. } = sample;
         let (endpoint, calls) = match prepared {
             Ok(prepared) => prepared,
@@ -160,7 +160,7 @@ impl ConformanceClient {
     }
 
     /// Returns the endpoint of a sample, and the calls to send.
-    fn prepare_calls(&self, sample: &SampleCall) -> Result<(Arc<Endpoint>, Vec<TestCalls>), String> {
+    async fn prepare_calls(&self, sample: &SampleCall) -> Result<(Arc<Endpoint>, Vec<TestCalls>), String> {
         let SampleCall { method, path, body, other, .. } = sample;
         // A path with a wildcard has no endpoint.
         if let Err(reason) = body
@@ -168,8 +168,9 @@ impl ConformanceClient {
         {
             return Err(reason.clone());
         }
-        let endpoint = self.endpoint(method, path)?;
+        let recognised = self.endpoint(method, path)?;
         let body = body.clone()?;
+        let endpoint = self.choose_endpoint(recognised, sample, &body).await?;
         let calls = match other {
             Some(other) => self.pair(&endpoint, method, path, [body, other.clone()]),
             None => self.calls(&endpoint, method, path, body),
