@@ -201,6 +201,32 @@ async fn completions_without_a_named_protocol_are_merged_unless_the_server_batch
 }
 
 #[tokio::test]
+async fn a_call_with_tensors_is_generated_and_outputs_of_different_types_are_compared_in_pairs() {
+    let hand = ScriptedServer::start().await;
+    let url = hand.url();
+    let _auto = hand.into_auto_responder(|request: &Request| {
+        match request.target.as_str() {
+            "/v2/models/m" => {
+                let inputs = json!([{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]);
+                return reply(200, &json!({"name": "m", "inputs": inputs}).to_string());
+            }
+            "/v2/models/m/infer" => {}
+            _ => return reply(404, "{}"),
+        }
+        let body: Value = serde_json::from_slice(&request.body).unwrap();
+        let rows = usize::try_from(body["inputs"][0]["shape"][0].as_u64().unwrap()).unwrap();
+        let outputs = json!([
+            {"name": "y", "datatype": "FP32", "shape": [rows, 1], "data": vec![0.5; rows]},
+            {"name": "l", "datatype": "BYTES", "shape": [rows, 1], "data": vec!["a"; rows]},
+        ]);
+        reply(200, &json!({"model_name": "m", "outputs": outputs}).to_string())
+    });
+    let (code, text) = check_route(&["/v2/models/m/infer", "--protocol", "OpenInferenceV2"], &url, &[]).await;
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("√ call 1: ") && text.ends_with("status: √\n"), "{text}");
+}
+
+#[tokio::test]
 async fn a_path_without_an_adapter_is_named_before_a_sample_is_and_a_hint_has_the_syntax_of_the_command() {
     let (url, _auto) = server(usize::MAX, |_, item| item).await;
     let (code, text) = check_route(&["/nope"], &url, &[]).await;

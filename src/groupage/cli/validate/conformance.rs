@@ -14,6 +14,7 @@ mod judge;
 mod limits;
 mod result;
 mod shape;
+mod tensors;
 mod values;
 
 use std::sync::Arc;
@@ -169,7 +170,10 @@ impl ConformanceClient {
             return Err(reason.clone());
         }
         let recognised = self.endpoint(method, path)?;
-        let body = body.clone()?;
+        let body = match body {
+            Ok(body) => body.clone(),
+            Err(reason) => self.generate_tensors(&recognised, path).await.ok_or_else(|| reason.clone())?,
+        };
         let endpoint = self.choose_endpoint(recognised, sample, &body).await?;
         let calls = match other {
             Some(other) => self.pair(&endpoint, method, path, [body, other.clone()]),
