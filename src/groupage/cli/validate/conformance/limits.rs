@@ -49,8 +49,8 @@ impl ConformanceClient {
             }
         };
         Err(format!(
-            "{reason}, so calls for text are queued and not merged: to merge them, name the protocol of the route, such \
-             as `OpenAI`"
+            "{reason}, so calls for text are queued and not merged: to merge them, name the protocol of the route, \
+             such as `OpenAI`"
         ))
     }
 
