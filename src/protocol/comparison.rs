@@ -34,6 +34,9 @@ use crate::shape::{Counters, Payload, ProtocolShape, ResultLayout};
 /// which servers commonly compute.
 pub const ROUNDING_MAX: f64 = 1.0 / 128.0;
 
+/// Name of the member beside a generated text that describes its execution.
+const GENERATION_METADATA: &str = "meta_info";
+
 /// Result of a comparison of two responses.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnswerComparison {
@@ -92,7 +95,8 @@ type Scale = Option<f64>;
 
 impl Endpoint {
     /// Returns `true` if responses to a call like this can be compared: the server computes them from
-    /// its items alone. Generated texts differ from one time to the next.
+    /// its items alone. Generated texts may differ from one time to the next, so they can be compared
+    /// only if two responses to the call alone are equal.
     #[must_use]
     pub fn is_comparable(&self, call: &Call) -> bool {
         self.shape.generation.is_none() && !call.streaming
@@ -349,7 +353,10 @@ impl Comparer<'_> {
             Counters::Usage(at) => is_here(at),
             Counters::Totals { at, .. } => at.iter().any(is_here),
         };
-        counters || self.shape.ids.iter().chain(&self.shape.call_id).any(is_here)
+        // SGLang's ids, times and counters of a generated text.
+        let is_metadata =
+            self.shape.generation.is_some() && self.path.last().is_some_and(|name| name == GENERATION_METADATA);
+        counters || is_metadata || self.shape.ids.iter().chain(&self.shape.call_id).any(is_here)
     }
 }
 

@@ -112,6 +112,29 @@ fn results_that_the_server_sorts_are_compared_by_index() {
 }
 
 #[test]
+fn generated_texts_are_compared_without_the_ids_and_counters_beside_them() {
+    let texts = |endpoint: &Endpoint, call: &Call, one: &str, other: &str| {
+        assert!(endpoint.generates_text() && !endpoint.is_comparable(call));
+        compare_bodies(endpoint, call, one.as_bytes(), other.as_bytes())
+    };
+    let completions = endpoint("/v1/completions", RouteProtocol::OpenAi);
+    let call = read(&completions, "/v1/completions", r#"{"prompt":"p"}"#);
+    let answer = |text: &str, id: u32| {
+        format!(r#"{{"id":"c{id}","created":{id},"choices":[{{"index":0,"text":"{text}"}}],"usage":{{"a":{id}}}}}"#)
+    };
+    assert_eq!(texts(&completions, &call, &answer("a", 1), &answer("a", 2)), AnswerComparison::Equal);
+    assert_eq!(
+        texts(&completions, &call, &answer("a", 1), &answer("b", 1)),
+        different("/choices/0/text", DifferenceKind::Value)
+    );
+    let generate = endpoint("/generate", RouteProtocol::SgLang);
+    let call = read(&generate, "/generate", r#"{"text":"p"}"#);
+    let answer = |text: &str, id: u32| format!(r#"{{"text":"{text}","meta_info":{{"id":"{id}","e2e_latency":{id}}}}}"#);
+    assert_eq!(texts(&generate, &call, &answer("a", 1), &answer("a", 2)), AnswerComparison::Equal);
+    assert_eq!(texts(&generate, &call, &answer("a", 1), &answer("b", 1)), different("/text", DifferenceKind::Value));
+}
+
+#[test]
 fn tensors_of_floating_point_numbers_may_be_rounded_and_others_have_to_be_equal() {
     let endpoint = endpoint("/v2/models/m/infer", RouteProtocol::OpenInferenceV2);
     let body = r#"{"inputs":[{"name":"x","datatype":"FP32","shape":[1,1],"data":[1]}]}"#;

@@ -3,16 +3,19 @@
 //! For each route, and for each form in which it accepts an item, one call is sent alone and one
 //! with its items twice, as a batch of two callers would be. The answer is split as the proxy
 //! splits it, and the part of one caller is compared in shape with the answer to the call sent
-//! alone. Nothing else is sent, and no proxy runs.
+//! alone. No proxy runs.
 //!
-//! Equality of values is not tested, because models round differently in batches, and neither is
-//! behavior under load.
+//! Equality of values is not part of the verdict, because models round differently in batches.
+//! `groupage check --local` reports it too (`values`), and the limits of the server (`limits`).
+//! Behavior under load is not tested.
 
 mod sample;
 mod judge;
 mod limits;
 mod result;
 mod shape;
+mod tensors;
+mod values;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +27,9 @@ use tokio::time::timeout_at;
 
 use self::judge::{is_refusal_of_form, judge_batch, judge_refusal};
 pub(super) use self::result::RouteResult;
-use self::result::{MemberComparison, RouteVerdict};
-use self::sample::SampleCall;
+use self::result::RouteVerdict;
 pub(super) use self::sample::SampleCalls;
+use self::sample::{SampleCall, TestCommand, is_wildcard};
 use crate::app::{build_route_table, build_upstream};
 use crate::body::Body;
 use crate::bounded_body::{ReadLimits, ReadResult, read_bounded};
@@ -34,7 +37,7 @@ use crate::clock::Clock;
 use crate::config::{self, LoadedPolicy, MachineLimits, Overrides, Policy, SourcedValue};
 use crate::error::FailureKind;
 use crate::memory::BufferBudget;
-use crate::protocol::{AnswerContent, Call, CallForm, DigestKey, Endpoint};
+use crate::protocol::{Call, CallForm, DigestKey, Endpoint};
 use crate::proxy::RoutingTable;
 use crate::telemetry::Metrics;
 use crate::upstream::Upstream;
@@ -61,6 +64,7 @@ struct ConformanceClient {
     secret: DigestKey,
     /// Headers added to every call.
     headers: HeaderMap,
+    command: TestCommand,
 }
 
 /// Calls of one form: one to send alone, and the other member of its batch, if it is not the same
@@ -88,7 +92,7 @@ pub(super) fn run(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
     runtime.block_on(async {
-        let client = ConformanceClient::new(&policy, headers.clone())?;
+        let client = ConformanceClient::new(&policy, headers.clone(), samples.command)?;
         if !client.upstream.can_connect().await {
             return Err(format!("cannot connect to {url}"));
         }
@@ -103,7 +107,7 @@ pub(super) fn run(
 // === impl ConformanceClient ===
 
 impl ConformanceClient {
-    fn new(policy: &Policy, headers: HeaderMap) -> Result<Self, String> {
+    fn new(policy: &Policy, headers: HeaderMap, command: TestCommand) -> Result<Self, String> {
         let clock = Clock::start();
         let buffers = BufferBudget::new(2 * ANSWER_BYTES_MAX, clock);
         let metrics = Arc::new(Metrics::new("validate"));
@@ -113,20 +117,13 @@ impl ConformanceClient {
             _ => "localhost".to_owned(),
         };
         let table = build_route_table(policy)?;
-        Ok(Self { upstream, clock, buffers, authority, table, secret: DigestKey::random(), headers })
+        Ok(Self { upstream, clock, buffers, authority, table, secret: DigestKey::random(), headers, command })
     }
 
     /// Tests a route with its sample in each form that the route accepts, the sample's own first.
     async fn test_route(&self, sample: SampleCall) -> Vec<RouteResult> {
-        let SampleCall { route, method, path, body, other, finds_limits } = sample;
-        let prepared = body.and_then(|body| {
-            let endpoint = self.endpoint(&method, &path)?;
-            let calls = match other {
-                Some(other) => self.pair(&endpoint, &method, &path, [body, other]),
-                None => self.calls(&endpoint, &method, &path, body),
-            };
-            calls.map(|calls| (endpoint, calls))
-        });
+        let prepared = self.prepare_calls(&sample).await;
+        let SampleCall { route, path, .. } = sample;
         let (endpoint, calls) = match prepared {
             Ok(prepared) => prepared,
             Err(reason) => return vec![RouteResult::untested(route, path, reason)],
@@ -143,14 +140,14 @@ impl ConformanceClient {
                 Ok(lone) if lone.status.is_success() => self.test_batch(&endpoint, members, &lone, &mut result).await,
                 Ok(lone) => {
                     more = is_refusal_of_form(lone.status);
-                    judge_refusal(&endpoint, &path, form, lone.status, accepts_other)
+                    judge_refusal(&endpoint, &self.command.sample_flag(&path), form, lone.status, accepts_other)
                 }
                 Err(reason) => {
                     more = false;
                     RouteVerdict::Inconclusive(reason)
                 }
             };
-            if finds_limits && results.is_empty() && is_success(result.batch_status) {
+            if self.command == TestCommand::Check && results.is_empty() && is_success(result.batch_status) {
                 result.limits = self.find_limits(&endpoint, &members).await;
             }
             // A server that answers no batch answers none in another form either.
@@ -161,6 +158,28 @@ impl ConformanceClient {
             }
         }
         results
+    }
+
+    /// Returns the endpoint of a sample, and the calls to send.
+    async fn prepare_calls(&self, sample: &SampleCall) -> Result<(Arc<Endpoint>, Vec<TestCalls>), String> {
+        let SampleCall { method, path, body, other, .. } = sample;
+        // A path with a wildcard has no endpoint.
+        if let Err(reason) = body
+            && is_wildcard(path)
+        {
+            return Err(reason.clone());
+        }
+        let recognised = self.endpoint(method, path)?;
+        let body = match body {
+            Ok(body) => body.clone(),
+            Err(reason) => self.generate_tensors(&recognised, path).await.ok_or_else(|| reason.clone())?,
+        };
+        let endpoint = self.choose_endpoint(recognised, sample, &body).await?;
+        let calls = match other {
+            Some(other) => self.pair(&endpoint, method, path, [body, other.clone()]),
+            None => self.calls(&endpoint, method, path, body),
+        };
+        Ok((endpoint, calls?))
     }
 
     fn endpoint(&self, method: &Method, path: &str) -> Result<Arc<Endpoint>, String> {
@@ -182,7 +201,8 @@ impl ConformanceClient {
         // If the results are in a map, no item may occur twice.
         if !call.exclusive.is_empty() {
             let (Some(one), other @ Some(_)) = (in_form(CallForm::List, 0), in_form(CallForm::List, 1)) else {
-                return Err(format!("its results are in a map: give a call with two items, --sample {path}=FILE"));
+                let flag = self.command.sample_flag(path);
+                return Err(format!("its results are in a map: give a call with two items, {flag}"));
             };
             return Ok(vec![TestCalls { form: CallForm::List, call: one, other }]);
         }
@@ -224,8 +244,8 @@ impl ConformanceClient {
         Ok(lone)
     }
 
-    /// Sends the items of both members in one call, and compares the first one's part of the answer
-    /// with the answer to it alone.
+    /// Sends the items of both members in one call, and compares their parts of the answer with the
+    /// answers to them alone: the first in shape, and both by their values.
     async fn test_batch(
         &self,
         endpoint: &Endpoint,
@@ -245,20 +265,8 @@ impl ConformanceClient {
         };
         result.batch_status = Some(answer.status);
         let (verdict, parts) = judge_batch(endpoint, members, &sent, (&answer, lone));
-        for (place, part) in parts.iter().enumerate().filter(|_| endpoint.is_comparable(members[0])) {
-            // A pair has two different calls, each with an answer of its own.
-            let own = match place {
-                0 => Some(lone.body.clone()),
-                _ if members[0].body == members[1].body => None,
-                _ => self.send_member(members[1], &result.path).await,
-            };
-            if let (Some(own), Some(call)) = (own, members.get(place)) {
-                // Samples are JSON, and so are the answers.
-                let [merged, alone] = [part, &own].map(|body| AnswerContent { headers: &answer.headers, body });
-                let comparison = endpoint.compare_answers(call, merged, alone);
-                result.comparisons.push(MemberComparison { is_identical: *part == own, comparison });
-            }
-        }
+        let answers = (&answer, lone);
+        result.comparisons = self.compare_members(endpoint, (members, result.path.as_str()), answers, &parts).await;
         verdict
     }
 

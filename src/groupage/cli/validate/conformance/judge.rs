@@ -14,11 +14,12 @@ const NAMED_MAX: usize = 8;
 /// page of HTML, and the path of a member.
 const QUOTED_CHARS_MAX: usize = 60;
 
-/// Judges a failure of the server to answer a call sent alone. `accepts_other` is `true` if it
-/// answers the same item in another form.
+/// Judges a failure of the server to answer a call sent alone. `sample_flag` is the flag with which
+/// the user gives another call, and `accepts_other` is `true` if the server answers the same item in
+/// another form.
 pub(super) fn judge_refusal(
     endpoint: &Endpoint,
-    path: &str,
+    sample_flag: &str,
     form: CallForm,
     status: StatusCode,
     accepts_other: bool,
@@ -36,7 +37,7 @@ pub(super) fn judge_refusal(
             "give a credential, --header 'Authorization: Bearer KEY'".to_owned()
         }
         _ if accepts_other => "callers cannot use this form".to_owned(),
-        _ => format!("give a call that it accepts, --sample {path}=FILE"),
+        _ => format!("give a call that it accepts, {sample_flag}"),
     };
     RouteVerdict::Inconclusive(format!("the server answers the sample alone with {code}: {advice}"))
 }

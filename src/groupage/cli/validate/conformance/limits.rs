@@ -1,8 +1,12 @@
-//! Limits of the server under test: those that it publishes, and its answer to a call with many
-//! items.
+//! Properties of the server under test: whether it batches text by itself, the limits that it
+//! publishes, and its answer to a call with many items.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
+use super::sample::SampleCall;
 use super::{ANSWER_LIMIT, ConformanceClient};
 use crate::backend::LimitsLookUp;
 use crate::protocol::{Call, Endpoint};
@@ -12,10 +16,58 @@ use crate::protocol::{Call, Endpoint};
 const MANY_ITEMS: usize = 128;
 /// Interval at which the state of a look-up is read.
 const LOOK_UP_INTERVAL: Duration = Duration::from_millis(20);
+/// Time limit for the look-ups that show whether a server batches text by itself: that of three
+/// attempts at each.
+const TEXT_LOOK_UP_LIMIT: Duration = Duration::from_secs(5);
 
 // === impl ConformanceClient ===
 
 impl ConformanceClient {
+    /// Returns the endpoint that merges calls like the sample. As in the proxy, calls for text are
+    /// merged without a named protocol if the server is known not to batch them by itself. The error
+    /// is the reason that they are not.
+    pub(super) async fn choose_endpoint(
+        &self,
+        recognised: Arc<Endpoint>,
+        sample: &SampleCall,
+        body: &Bytes,
+    ) -> Result<Arc<Endpoint>, String> {
+        let SampleCall { method, path, .. } = sample;
+        let Some(merging) = self.table.routes.merging_form(&recognised, path) else { return Ok(recognised) };
+        // A server may name itself in the head of its answers. Without an answer, the test of the
+        // sample alone names the reason.
+        let Some(call) = self.read(&merging, method, path, body.clone()) else { return Ok(merging) };
+        if self.send_member(&call, path).await.is_none() {
+            return Ok(merging);
+        }
+        let reason = match self.batches_text().await {
+            Some(false) => return Ok(merging),
+            Some(true) => "the server shows that it batches text by itself",
+            None => {
+                "it is not known whether the server batches text by itself, because /v1/models, /version or /info is \
+                 neither readable nor missing"
+            }
+        };
+        Err(format!(
+            "{reason}, so calls for text are queued and not merged: to merge them, name the protocol of the route, \
+             such as `OpenAI`"
+        ))
+    }
+
+    /// Returns whether the server batches text by itself; `None` if that cannot be found out.
+    async fn batches_text(&self) -> Option<bool> {
+        let backend = self.upstream.backend();
+        let look_up = async {
+            loop {
+                match backend.batches_text() {
+                    Some(known) => return known,
+                    None => tokio::time::sleep(LOOK_UP_INTERVAL).await,
+                }
+            }
+        };
+        tokio::time::timeout(TEXT_LOOK_UP_LIMIT, look_up).await.ok()
+    }
+
     /// Returns the limits that the server publishes, and those that its answer to many items shows.
     pub(super) async fn find_limits(&self, endpoint: &Endpoint, members: &[&Call; 2]) -> Vec<String> {
         let mut found = self.find_published(endpoint, members[0]).await;

@@ -3,7 +3,7 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::protocol::{AnswerComparison, CallForm, DifferenceKind};
+use crate::protocol::{AnswerComparison, AnswerDifference, CallForm, DifferenceKind};
 
 /// Test result of one route with calls of one form.
 #[derive(Debug)]
@@ -30,10 +30,13 @@ pub(in super::super) struct RouteResult {
 
 /// Comparison of a member's part of a batch response with the answer to the member alone.
 #[derive(Debug)]
-pub(super) struct MemberComparison {
+pub(super) enum MemberComparison {
     /// All bytes are equal.
-    pub(super) is_identical: bool,
-    pub(super) comparison: AnswerComparison,
+    Identical,
+    /// The result of the comparison of their values.
+    Compared(AnswerComparison),
+    /// Two answers to the member alone differ here, so that its values are not compared.
+    Varying(AnswerDifference),
 }
 
 /// Finding on a route.
@@ -54,25 +57,35 @@ pub(super) const fn form_name(form: CallForm) -> &'static str {
     }
 }
 
+/// Returns the description of the place of a difference, a JSON Pointer.
+fn place_name(at: &str) -> String {
+    if at.is_empty() { "as a whole".to_owned() } else { format!("at `{at}`") }
+}
+
 // === impl MemberComparison ===
 
 impl MemberComparison {
     fn text(&self, number: usize) -> String {
-        match &self.comparison {
-            _ if self.is_identical => {
+        match self {
+            Self::Identical => {
                 format!("√ call {number}: the answer in the batch equals the answer alone, byte for byte\n")
             }
-            AnswerComparison::Equal => {
+            Self::Varying(found) => format!(
+                "‼ call {number}: two answers to the call alone differ {}, so that texts are not compared: give a \
+                 sample with `temperature: 0`\n",
+                place_name(&found.at)
+            ),
+            Self::Compared(AnswerComparison::Equal) => {
                 format!(
                     "√ call {number}: the answer in the batch equals the answer alone, except for ids, counters and \
                      spelling\n"
                 )
             }
-            AnswerComparison::Rounded(difference) => format!(
+            Self::Compared(AnswerComparison::Rounded(difference)) => format!(
                 "√ call {number}: numbers of the answer in the batch differ from those of the answer alone by at most \
                  {difference:.1e} of the largest number of the result, as rounding explains\n"
             ),
-            AnswerComparison::Different(found) => {
+            Self::Compared(AnswerComparison::Different(found)) => {
                 let by = match found.kind {
                     DifferenceKind::Number(difference) => {
                         format!("by {difference:.1e} of the largest number of the result, more than rounding explains")
@@ -80,21 +93,22 @@ impl MemberComparison {
                     DifferenceKind::Structure => "in structure".to_owned(),
                     DifferenceKind::Value => "in a value".to_owned(),
                 };
-                let at = if found.at.is_empty() { "as a whole" } else { &format!("at `{}`", found.at) };
+                let at = place_name(&found.at);
                 format!(
-                    "× call {number}: the answer in the batch differs from the answer alone {at} {by}: the model may \
-                     compute an item depending on the others; set `mode: Passthrough`\n"
+                    "× call {number}: the answer in the batch differs from the answer alone {at} {by}: the server may \
+                     mix callers up, or compute an item depending on the others; set `mode: Passthrough`\n"
                 )
             }
         }
     }
 
     fn json(&self) -> Value {
-        let (answers, difference, at) = match &self.comparison {
-            _ if self.is_identical => ("identical", None, None),
-            AnswerComparison::Equal => ("equal", None, None),
-            AnswerComparison::Rounded(difference) => ("rounded", Some(*difference), None),
-            AnswerComparison::Different(found) => match found.kind {
+        let (answers, difference, at) = match self {
+            Self::Identical => ("identical", None, None),
+            Self::Varying(found) => ("varying", None, Some(&found.at)),
+            Self::Compared(AnswerComparison::Equal) => ("equal", None, None),
+            Self::Compared(AnswerComparison::Rounded(difference)) => ("rounded", Some(*difference), None),
+            Self::Compared(AnswerComparison::Different(found)) => match found.kind {
                 DifferenceKind::Number(difference) => ("different", Some(difference), Some(&found.at)),
                 DifferenceKind::Structure | DifferenceKind::Value => ("different", None, Some(&found.at)),
             },
@@ -124,7 +138,7 @@ impl RouteResult {
 
     /// Returns `true` if a value of a member's part differs by more than rounding explains.
     pub(in super::super) fn is_different(&self) -> bool {
-        self.comparisons.iter().any(|own| matches!(own.comparison, AnswerComparison::Different(_)))
+        self.comparisons.iter().any(|own| matches!(own, MemberComparison::Compared(AnswerComparison::Different(_))))
     }
 
     /// Formats the comparison of the values and the limits, a line each.

@@ -10,7 +10,7 @@ use crate::protocol::{PathPattern, RouteProtocol};
 /// Maximum number of bytes of a sample: sixteen times the default limit of a call that is merged.
 const SAMPLE_BYTES_MAX: u64 = 16 << 20;
 /// Text of generated samples.
-const TEXT: &str = "groupage validate";
+pub(super) const TEXT: &str = "groupage validate";
 
 /// Sample call for one route.
 #[derive(Debug)]
@@ -22,8 +22,16 @@ pub(super) struct SampleCall {
     pub(super) body: Result<Bytes, String>,
     /// The body of the other member of its batch, if it is not the same call again.
     pub(super) other: Option<Bytes>,
-    /// The limits of the server are looked for too.
-    pub(super) finds_limits: bool,
+}
+
+/// Command that tests a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum TestCommand {
+    /// `groupage validate --against`.
+    #[default]
+    Validate,
+    /// `groupage check --local`, which also compares texts and looks for the limits of the server.
+    Check,
 }
 
 /// Samples that the user gave.
@@ -34,7 +42,19 @@ pub(in super::super) struct SampleCalls {
     by_path: Vec<(String, Bytes)>,
     /// The second call of a pair.
     other: Option<Bytes>,
-    finds_limits: bool,
+    pub(super) command: TestCommand,
+}
+
+// === impl TestCommand ===
+
+impl TestCommand {
+    /// Returns the flag with which the user gives a call to a path.
+    pub(super) fn sample_flag(self, path: &str) -> String {
+        match self {
+            Self::Validate => format!("--sample {path}=FILE"),
+            Self::Check => "--sample FILE".to_owned(),
+        }
+    }
 }
 
 // === impl SampleCalls ===
@@ -55,7 +75,7 @@ impl SampleCalls {
         Ok(samples)
     }
 
-    /// Reads the files of one call or of a pair. The limits of the server are looked for too.
+    /// Reads the files of one call or of a pair, for `groupage check --local`.
     ///
     /// # Errors
     /// A file cannot be read; the message contains its name.
@@ -65,7 +85,7 @@ impl SampleCalls {
         if bodies.next().is_some() {
             return Err("more than two samples: a pair has two calls".to_owned());
         }
-        Ok(Self { any, other, by_path: Vec::new(), finds_limits: true })
+        Ok(Self { any, other, by_path: Vec::new(), command: TestCommand::Check })
     }
 
     /// Returns a call for each path that a sample names, and for each other route of the policy
@@ -79,7 +99,6 @@ impl SampleCalls {
                 path: path.clone(),
                 body: Ok(body.clone()),
                 other: None,
-                finds_limits: self.finds_limits,
             }
         });
         let is_named = |route: &Route| self.by_path.iter().any(|(path, _)| is_match(route, path));
@@ -95,25 +114,35 @@ impl SampleCalls {
     fn call_for_route(&self, route: &Route) -> SampleCall {
         let path = concrete_path(route);
         let body = match &path {
-            None => Err(format!(
-                "`{}` matches many paths: give a call with --sample PATH=FILE, such as --sample \
-                 /v1/models/NAME:predict=call.json",
-                route.path
-            )),
-            Some(path) => self.any.clone().map_or_else(|| generate_body(route, path), Ok),
+            None => Err(self.describe_wildcard(&route.path)),
+            Some(path) => self.any.clone().map_or_else(|| generate_body(route, path, self.command), Ok),
         };
         let path = path.unwrap_or_else(|| route.path.clone());
-        let (other, finds_limits) = (self.other.clone(), self.finds_limits);
-        SampleCall { route: route.path.clone(), method: route.method.clone(), path, body, other, finds_limits }
+        let other = self.other.clone();
+        SampleCall { route: route.path.clone(), method: route.method.clone(), path, body, other }
+    }
+
+    /// Returns the reason that a route which matches many paths has no call.
+    fn describe_wildcard(&self, path: &str) -> String {
+        let advice = match self.command {
+            TestCommand::Validate => {
+                "give a call with --sample PATH=FILE, such as --sample /v1/models/NAME:predict=call.json"
+            }
+            TestCommand::Check => {
+                "name one of them and its protocol instead of a policy, such as --route /v1/models/NAME:predict \
+                 --protocol KServeV1"
+            }
+        };
+        format!("`{path}` matches many paths: {advice}")
     }
 }
 
 /// Generates a body for a protocol with known items.
-fn generate_body(route: &Route, path: &str) -> Result<Bytes, String> {
+fn generate_body(route: &Route, path: &str, command: TestCommand) -> Result<Bytes, String> {
     let value = match &route.generic {
         Some(spec) => match &spec.items[..] {
             [items] if !items.tokens().is_empty() => nest_in(items.tokens()),
-            _ => return Err(format!("its items are in several lists: give a call with --sample {path}=FILE")),
+            _ => return Err(format!("its items are in several lists: give a call with {}", command.sample_flag(path))),
         },
         None if path.ends_with("/embeddings") => json!({"model": "default", "input": TEXT}),
         None if path.ends_with("/completions") => {
@@ -143,9 +172,16 @@ fn generate_body(route: &Route, path: &str) -> Result<Bytes, String> {
         None if route.protocol == RouteProtocol::Seldon => json!({"data": {"ndarray": [[1.0, 2.0, 3.0, 4.0]]}}),
         None if route.protocol == RouteProtocol::SageMaker => json!({"inputs": [TEXT]}),
         None if path.contains(':') => json!({"instances": [[1.0, 2.0, 3.0, 4.0]]}),
-        None => return Err(format!("no sample is built in for this path: give one with --sample {path}=FILE")),
+        None => {
+            return Err(format!("no sample is built in for this path: give one with {}", command.sample_flag(path)));
+        }
     };
     Ok(Bytes::from(value.to_string()))
+}
+
+/// Returns `true` for the path of a route that matches many paths.
+pub(super) fn is_wildcard(path: &str) -> bool {
+    path.ends_with("/*")
 }
 
 fn is_match(route: &Route, path: &str) -> bool {
@@ -154,7 +190,7 @@ fn is_match(route: &Route, path: &str) -> bool {
 
 /// Returns a path that the route matches: its own, or the path of a protocol that has only one.
 fn concrete_path(route: &Route) -> Option<String> {
-    if !route.path.ends_with("/*") {
+    if !is_wildcard(&route.path) {
         return Some(route.path.clone());
     }
     let known: &[&str] = match route.protocol {

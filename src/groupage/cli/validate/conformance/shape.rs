@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// Maximum number of list elements compared, since the results in a list are of one kind.
+/// Maximum number of list elements compared, since the results in a list are of few kinds.
 const ELEMENTS_MAX: usize = 16;
 /// Maximum nesting depth compared. Answers of models are far flatter.
 const DEPTH_MAX: usize = 32;
@@ -38,13 +38,28 @@ fn find_difference(lone: &Value, part: &Value, at: &str, depth: usize) -> Option
             if one.is_empty() != other.is_empty() {
                 return Some(format!("{place} is empty in one of the two"));
             }
-            let first = one.first()?;
-            let inner = format!("{at}/0");
-            other.iter().take(ELEMENTS_MAX).find_map(|value| find_difference(first, value, &inner, depth - 1))
+            find_element_difference(one, other, at, depth - 1)
         }
         _ if kind(lone) == kind(part) => None,
         _ => Some(format!("{place} is {} when sent alone and {} when merged", kind(lone), kind(part))),
     }
+}
+
+/// Compares the elements of two lists in pairs, since outputs have types of their own. If the lists
+/// differ in length, an element has no counterpart, and has to fit any of the answer to the unbatched
+/// call.
+fn find_element_difference(lone: &[Value], part: &[Value], at: &str, depth: usize) -> Option<String> {
+    if lone.len() == part.len() {
+        let mut pairs = lone.iter().zip(part).take(ELEMENTS_MAX).enumerate();
+        return pairs.find_map(|(place, (one, other))| find_difference(one, other, &format!("{at}/{place}"), depth));
+    }
+    let place = format!("{at}/0");
+    part.iter().take(ELEMENTS_MAX).find_map(|other| {
+        let difference = find_difference(lone.first()?, other, &place, depth)?;
+        let mut others = lone.iter().take(ELEMENTS_MAX).skip(1);
+        let fits = others.any(|one| find_difference(one, other, &place, depth).is_none());
+        (!fits).then_some(difference)
+    })
 }
 
 const fn kind(value: &Value) -> &'static str {
@@ -78,5 +93,21 @@ mod tests {
         assert_eq!(same(r#"{"v":1,"n":2}"#, r#"{"v":1}"#).unwrap(), "the answer has no `n` when merged");
         assert_eq!(same("[1]", "[]").unwrap(), "the answer is empty in one of the two");
         assert_eq!(same("text", "[]").unwrap(), "sent alone, it is not JSON");
+    }
+
+    #[test]
+    fn elements_of_different_types_are_compared_in_pairs_and_by_any_if_their_numbers_differ() {
+        let same = |one: &str, other: &str| shape_difference(one.as_bytes(), other.as_bytes());
+        let outputs = r#"{"outputs":[{"name":"y","data":[0.5]},{"name":"l","data":["a"]}]}"#;
+        assert_eq!(same(outputs, &outputs.replace("0.5", "0.7")), None);
+        assert_eq!(
+            same(outputs, &outputs.replace(r#""a""#, "7")).unwrap(),
+            "`/outputs/1/data/0` is a string when sent alone and a number when merged"
+        );
+        assert_eq!(same(r#"[1,"a"]"#, r#"["b",2,"c"]"#), None);
+        assert_eq!(
+            same(r#"[1,"a"]"#, r#"["b",[2],"c"]"#).unwrap(),
+            "`/0` is a number when sent alone and a list when merged"
+        );
     }
 }

@@ -91,8 +91,9 @@ fn an_overloaded_server_is_no_finding_and_a_refusal_of_two_items_is() {
 #[test]
 fn a_declared_form_that_the_server_refuses_is_a_finding_if_it_accepts_another() {
     let endpoint = endpoint("results: /v");
-    let judged =
-        |status, other| judge_refusal(&endpoint, PATH, CallForm::Bare, StatusCode::from_u16(status).unwrap(), other);
+    let judged = |status, other| {
+        judge_refusal(&endpoint, "--sample FILE", CallForm::Bare, StatusCode::from_u16(status).unwrap(), other)
+    };
     assert!(
         matches!(judged(422, true), RouteVerdict::Wrong(reason) if reason.contains("answers a bare item with 422"))
     );
