@@ -14,8 +14,9 @@
 //! (`growth`). The limiter opens again if a probe, which is an execution beyond the limit, is not
 //! slowed down; if a larger limit shortens the sojourn time; if a batch costs as much as its calls
 //! one by one; if the executions from before a jump do not drain; or if throughput is lower or
-//! sojourn times are longer than while it was open (`harm`). Each test that changes nothing doubles
-//! the interval to the next one of its kind.
+//! sojourn times are longer than while it was open (`harm`). An opening for room is verified
+//! (`room`), because a probe also hits where the calls of other cost classes queue. Each test that
+//! changes nothing doubles the interval to the next one of its kind.
 //!
 //! Related work: concurrency limiters that compare latency with a base latency (TCP Vegas; the
 //! gradient limiters of Netflix `concurrency-limits`; Envoy's adaptive concurrency filter) use the
@@ -43,9 +44,11 @@ mod ordering;
 mod pair_probe;
 mod permit;
 mod probe;
+mod room;
 mod schedule;
 mod report;
 mod sojourn;
+mod sojourn_mean;
 mod trials;
 mod streams;
 mod trial;
@@ -70,6 +73,7 @@ use open_limiter::QueueRelease;
 use ordering::{OrderingTest, StreamOccupancy};
 use pair_probe::PairTest;
 use probe::{PROBE_LIMIT_MAX, UpwardProbe};
+use room::RoomTest;
 use schedule::Schedule;
 use sojourn::Sojourns;
 use streams::StreamLimiter;
@@ -111,6 +115,7 @@ pub(super) struct ConcurrencyLimiter {
     growth: GrowthRamp,
     sojourns: Sojourns,
     harm: HarmTest,
+    room: RoomTest,
     trial: Option<LimitTrial>,
     pairs: PairTest,
     probe: UpwardProbe,
@@ -180,6 +185,7 @@ impl ConcurrencyLimiter {
             growth: GrowthRamp::uncapped(),
             sojourns: Sojourns::default(),
             harm: HarmTest::default(),
+            room: RoomTest::default(),
             trial: None,
             pairs: PairTest::new(),
             probe: UpwardProbe::default(),
@@ -302,6 +308,7 @@ impl ConcurrencyLimiter {
         self.level.reset_batches();
         self.level.clear_lone();
         self.sojourns.clear();
+        self.room = RoomTest::default();
         self.schedule.since = now;
     }
 

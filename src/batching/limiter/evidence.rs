@@ -79,6 +79,9 @@ impl ConcurrencyLimiter {
             self.back_off_jumps(now);
             return self.release(now, OpenReason::NoQueue);
         }
+        if self.verify_room(now, done.first, sojourn, done.calls) {
+            return;
+        }
         if mark.unbatched {
             self.observe_stream(now, mark.sent, latency);
             return self.learn_unmergeable(now, mark, latency, &done, settled);

@@ -7,9 +7,8 @@
 //! that batches by itself looks serial for a moment under random arrivals, and this test detects
 //! it.
 
-use super::super::math::to_f64;
 use super::super::tick::Tick;
-use super::latency_line::nanos_between;
+use super::sojourn_mean::SojournMean;
 
 /// Number of answers in a mean. The mean sojourn time of this many calls that arrive at random at
 /// 80 % load is known to some 15 %.
@@ -33,27 +32,17 @@ pub(super) struct HarmTest {
     comparable: bool,
 }
 
-/// Running mean over about the last [`ANSWERS`] answers, in nanoseconds.
-#[derive(Debug, Clone, Copy, Default)]
-struct SojournMean {
-    sojourn: f64,
-    /// Time between two answers.
-    gap: f64,
-    answers: f64,
-    last: Tick,
-}
-
 // === impl HarmTest ===
 
 impl HarmTest {
     /// Records the sojourn time of calls that were forwarded at once.
     pub(super) fn observe_open(&mut self, now: Tick, sojourn: f64, calls: u32) {
-        self.open.add(now, sojourn, calls);
+        self.open.add(now, sojourn, calls, ANSWERS);
     }
 
     /// Records that a limit is set. `recent`: the latency of the last lone calls.
     pub(super) fn on_limit(&mut self, now: Tick, recent: f64) {
-        self.comparable = self.open.is_full() && recent <= GROWN * self.open.sojourn;
+        self.comparable = self.open.answers() >= ANSWERS && recent <= GROWN * self.open.sojourn();
         (self.limited, self.begun) = (SojournMean::default(), now);
     }
 
@@ -68,31 +57,12 @@ impl HarmTest {
         if !self.comparable || first < self.begun {
             return false;
         }
-        self.limited.add(now, sojourn, calls);
-        if !self.limited.is_full() {
+        self.limited.add(now, sojourn, calls, ANSWERS);
+        if self.limited.answers() < ANSWERS {
             return false;
         }
         let limited = std::mem::take(&mut self.limited);
-        limited.sojourn > WORSE * self.open.sojourn && limited.gap * BUSIER >= self.open.gap
-    }
-}
-
-// === impl SojournMean ===
-
-impl SojournMean {
-    fn add(&mut self, now: Tick, sojourn: f64, calls: u32) {
-        let calls = to_f64(calls.into());
-        if self.last > Tick::default() {
-            self.answers = (self.answers + calls).min(ANSWERS);
-            let weight = (calls / self.answers).min(1.0);
-            self.sojourn += weight * (sojourn - self.sojourn);
-            self.gap += weight * (nanos_between(self.last, now) / calls - self.gap);
-        }
-        self.last = now;
-    }
-
-    fn is_full(&self) -> bool {
-        self.answers >= ANSWERS
+        limited.sojourn() > WORSE * self.open.sojourn() && limited.gap() * BUSIER >= self.open.gap()
     }
 }
 

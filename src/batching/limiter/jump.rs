@@ -8,6 +8,7 @@ use super::growth::GrowthRamp;
 use super::latency_line::nanos_between;
 use super::narrow::{NARROWED_MAX, NarrowingSearch};
 use super::probe::UpwardProbe;
+use super::room::RoomTest;
 use super::schedule::ROOM_REST;
 use super::{ConcurrencyLimiter, OpenReason, after_nanos};
 
@@ -69,6 +70,7 @@ impl ConcurrencyLimiter {
         self.gate = None;
         self.harm.on_limit(now, self.level.recent_lone);
         self.back_off_room(now, limit);
+        self.room = RoomTest::default();
         self.set_limit(limit);
         self.growth = GrowthRamp::lone_only();
         self.level.reset_batches();

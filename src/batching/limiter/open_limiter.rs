@@ -5,6 +5,7 @@ use super::super::tick::Tick;
 use super::growth::GrowthRamp;
 use super::pair_probe::{PAIR_FIRST, PairTest};
 use super::probe::UpwardProbe;
+use super::room::RoomTest;
 use super::{ConcurrencyLimiter, OpenReason};
 
 /// Release of a queue when the limiter opens: executions allowed beyond those in flight, and the
@@ -48,6 +49,7 @@ impl ConcurrencyLimiter {
         self.schedule.since = now;
         self.schedule.evident = None;
         self.sojourns.clear();
+        self.room = RoomTest::default();
         match reason {
             // The measurements that the limit was set by have proved wrong.
             OpenReason::NoQueue => self.curve.clear(),
@@ -64,14 +66,6 @@ impl ConcurrencyLimiter {
         if !matches!(reason, OpenReason::NoGain { .. }) {
             self.pairs = PairTest { next: self.answered_mergeable + PAIR_FIRST, ..PairTest::new() };
         }
-    }
-
-    /// Opens the limiter after a measurement that the server has more room.
-    pub(super) fn open_for_room(&mut self, now: Tick) {
-        self.schedule.jump = now;
-        self.schedule.room = self.limit.map(|limit| (limit, now));
-        // Released in steps: a server with a knee above the limit shows it on the way.
-        self.release(now, OpenReason::RoomFound);
     }
 
     /// Opens the limiter and releases the queue in order, a few executions at a time.

@@ -1,6 +1,7 @@
 //! Tests of the limiter in front of small simulated servers.
 
 mod ordering;
+mod shared_server;
 mod streams;
 
 use std::collections::BTreeMap;
