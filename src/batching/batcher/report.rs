@@ -16,7 +16,7 @@ use super::pause::PauseStats;
 
 /// Maximum number of pairs of cost class and route with a recorded SLO, equal to the number of cost
 /// curves.
-const ASKED_MAX: usize = 64;
+const SLOS_MAX: usize = 64;
 
 /// Learned state of an upstream, for status reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl RequestedSlos {
         let slo = call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo);
         let slo = slo.map(|deadline| call.slo.unwrap_or_else(|| deadline.at.since(now)));
         let key = (call.cost_class, call.scope);
-        if !self.slos.contains_key(&key) && self.slos.len() >= ASKED_MAX {
+        if !self.slos.contains_key(&key) && self.slos.len() >= SLOS_MAX {
             self.slos.pop_first();
         }
         self.slos.insert(key, slo);

@@ -182,7 +182,7 @@ fn a_call_that_does_not_fit_starts_the_next_batch_and_keeps_its_items_together()
 }
 
 #[test]
-fn a_client_batch_over_the_limit_goes_alone() {
+fn a_client_batch_over_the_limit_is_sent_alone() {
     let mut batcher = Batcher::new(limits(|l| l.scopes[0].batch_items_max = 4), 0);
     batcher.enqueue(ms(0), Call { items: 10, ..call(1) }).unwrap();
     batcher.enqueue(ms(0), call(2)).unwrap();
@@ -327,7 +327,7 @@ fn a_flooding_tenant_keeps_half_the_queue_only_while_others_wait() {
 }
 
 #[test]
-fn after_a_mismatch_its_cost_class_goes_alone_for_a_while() {
+fn after_a_mismatch_its_cost_class_is_not_merged_for_a_while() {
     let mut batcher = Batcher::new(limits(|l| l.quarantine = 10 * MS), 0);
     for id in 0..2 {
         batcher.enqueue(ms(0), call(id)).unwrap();

@@ -251,7 +251,7 @@ async fn overload(status: u16, head: &str, kept: &[(&str, &str)]) {
     assert_eq!(hand.pending_requests(), 0, "nothing was sent again");
     let shown = super::explain::scheduler(&proxy).await;
     let pauses = &shown["pauses"][0];
-    let recorded = (&pauses["count"], &pauses["asked_us"], &pauses["held_us"]);
+    let recorded = (&pauses["count"], &pauses["requested_us"], &pauses["held_us"]);
     assert_eq!(recorded, (&json!(1), &json!(7_000_000), &json!(100_000)));
     let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, 1..=8)).await;
     assert_eq!(turn.instances().len(), 4);

@@ -30,7 +30,7 @@ fn calls_of_a_deferred_class_leave_one_by_one() {
 }
 
 #[test]
-fn a_window_goes_on_while_merging_is_deferred_and_merges_if_the_deferral_ends_within_it() {
+fn a_window_continues_while_merging_is_deferred_and_merges_if_the_deferral_ends_within_it() {
     for ends in [false, true] {
         let mut batcher = deferred(window(64, 20), 1);
         for id in 1..4 {

@@ -257,7 +257,7 @@ fn an_answer_that_is_withheld_is_no_refusal() {
 }
 
 #[test]
-fn a_key_whose_batches_are_refused_goes_alone_while_those_of_others_are_answered() {
+fn a_key_whose_batches_are_refused_is_not_merged_while_those_of_others_are_answered() {
     let mut bench = MergeBench::eager();
     bench.batch(0, 1, BatchOutcome::Ok);
     bench.batch(0, 2, REFUSED);

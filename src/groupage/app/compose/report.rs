@@ -96,7 +96,7 @@ fn pauses(pauses: &PauseStats) -> Value {
         "class": pauses.class.0,
         "count": pauses.count,
         "last_at_seconds": seconds(pauses.last.0),
-        "asked_us": whole(pauses.requested),
+        "requested_us": whole(pauses.requested),
         "held_us": whole(pauses.applied),
     })
 }

@@ -154,7 +154,7 @@ pub(super) struct RetryAfterPauses {
     /// Seconds since the last pause.
     pub(super) ago_seconds: u64,
     /// Duration that the server requested for the last pause.
-    pub(super) asked_us: u64,
+    pub(super) requested_us: u64,
     /// Duration of the last pause, in which no call was sent.
     pub(super) held_us: u64,
     /// `true` while a pause is in effect.

@@ -200,7 +200,7 @@ fn pauses(class: &Value, scheduler: &Value) -> Option<RetryAfterPauses> {
     Some(RetryAfterPauses {
         count: number(&pauses["count"]),
         ago_seconds: number(&scheduler["now_seconds"]).saturating_sub(number(&pauses["last_at_seconds"])),
-        asked_us: number(&pauses["asked_us"]),
+        requested_us: number(&pauses["requested_us"]),
         held_us: number(&pauses["held_us"]),
         now: of("paused").is_some(),
     })
@@ -257,7 +257,7 @@ mod tests {
             "now_seconds": 10,
             "cost_classes": [{"id": 3, "path": "/p"}, {"id": 4, "path": "/q"}],
             "paused": [{"class": 3, "until_seconds": 10}],
-            "pauses": [{"class": 3, "count": 2, "last_at_seconds": 9, "asked_us": 7_000_000, "held_us": 100_000}],
+            "pauses": [{"class": 3, "count": 2, "last_at_seconds": 9, "requested_us": 7_000_000, "held_us": 100_000}],
             "priorities": [{"class": "bulk", "calls": {"served": 2, "expired": 0}}],
         });
         let stats = json!({
@@ -265,7 +265,8 @@ mod tests {
             "isolation": {"executions": 4, "items": 3},
         });
         let facts = facts("a", &scheduler, &stats);
-        let pauses = RetryAfterPauses { count: 2, ago_seconds: 1, asked_us: 7_000_000, held_us: 100_000, now: true };
+        let pauses =
+            RetryAfterPauses { count: 2, ago_seconds: 1, requested_us: 7_000_000, held_us: 100_000, now: true };
         assert_eq!((facts.kinds[0].pauses, facts.kinds[1].pauses), (Some(pauses), None));
         let failures = BatchFailures { batches: 9, failed: 2, mismatched: 1, executions: 4, items: 3 };
         assert_eq!(facts.failures, Some(failures));

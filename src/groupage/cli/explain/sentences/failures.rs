@@ -18,14 +18,14 @@ pub(super) fn explain_pauses(kind: &CallKind) -> Option<(String, Value)> {
     let text = format!(
         "{when}, {} in total: the server answered 429 or 503 with a `Retry-After` of {}, the callers received that answer, and no call of their merge key was sent for {}; lower `limits.slotsMax` if the server refuses concurrent calls, or add replicas",
         super::plural(pauses.count, "time", "times"),
-        format_micros(pauses.asked_us),
+        format_micros(pauses.requested_us),
         format_micros(pauses.held_us),
     );
     let numbers = json!({
         "now": pauses.now,
         "count": pauses.count,
         "seconds_ago": pauses.ago_seconds,
-        "asked_us": pauses.asked_us,
+        "requested_us": pauses.requested_us,
         "held_us": pauses.held_us,
     });
     Some((text, numbers))
@@ -103,7 +103,8 @@ mod tests {
 
     #[test]
     fn a_recent_pause_is_reported_with_the_retry_after_of_the_server() {
-        let pauses = RetryAfterPauses { count: 37, ago_seconds: 3, asked_us: 2_000_000, held_us: 100_000, now: false };
+        let pauses =
+            RetryAfterPauses { count: 37, ago_seconds: 3, requested_us: 2_000_000, held_us: 100_000, now: false };
         let explain =
             |pauses| explain_pauses(&CallKind { pauses: Some(pauses), ..CallKind::default() }).map(|(text, _)| text);
         let text = explain(pauses).unwrap();
