@@ -113,6 +113,8 @@ pub(super) struct ConcurrencyLimiter {
     slower: bool,
     level: LatencyModel,
     growth: GrowthRamp,
+    /// `true` if a batch did not pay beside other cost classes, until it is measured again.
+    doubts_gain: bool,
     sojourns: Sojourns,
     harm: HarmTest,
     room: RoomTest,
@@ -144,6 +146,8 @@ pub(super) struct ConcurrencyLimiter {
     reason: OpenReason,
     /// Executions in flight.
     flights: u32,
+    /// Executions of other cost classes that are in flight, before which calls may queue.
+    others: u32,
     load: LoadIntegral,
     /// Executions in flight that hold mergeable calls, and their items.
     merged_flights: u32,
@@ -183,6 +187,7 @@ impl ConcurrencyLimiter {
             slower: false,
             level: LatencyModel::default(),
             growth: GrowthRamp::uncapped(),
+            doubts_gain: false,
             sojourns: Sojourns::default(),
             harm: HarmTest::default(),
             room: RoomTest::default(),
@@ -201,6 +206,7 @@ impl ConcurrencyLimiter {
             schedule: Schedule::default(),
             reason: OpenReason::Learning,
             flights: 0,
+            others: 0,
             load: LoadIntegral::default(),
             merged_flights: 0,
             merged_items: 0,
@@ -266,6 +272,11 @@ impl ConcurrencyLimiter {
     /// evidence about the current limit.
     pub(super) fn settled_since(&self) -> Tick {
         self.schedule.since
+    }
+
+    /// Sets the number of executions in flight of all cost classes.
+    pub(super) fn set_all_in_flight(&mut self, all: usize) {
+        self.others = u32::try_from(all).unwrap_or(u32::MAX).saturating_sub(self.flights);
     }
 
     /// Returns the number of executions in flight.

@@ -57,6 +57,7 @@ impl Adaptive {
         let queued = ctx.queue.held_by_class(class_id);
         let request = PermitRequest { now: ctx.now, unbatched, arrived: head.arrived, has_second, queued };
         let Some(model) = self.models.get_mut(&class_id) else { return ControlFlow::Break(KeyDecision::Skip) };
+        model.flow.set_all_in_flight(self.flights.len());
         // The server refuses batches of this class, so a limit has nothing to gain.
         if merge == MergeLimit::Alone(Some(UnbatchedReason::Refused)) {
             model.flow.open_for_refused_batches(ctx.now);

@@ -19,6 +19,9 @@ pub(super) const JUMP_KNEES: f64 = 2.0;
 const JUMP_HELD: f64 = 0.5;
 /// Factor on the expected time to drain to the new limit. A server that needs more has no queue.
 const DRAIN: f64 = 1.5;
+/// Maximum number of executions of other cost classes in front of those that drain, as a multiple
+/// of the latter: more are hardly ahead of them, and a wrong jump would be detected too late.
+const DRAIN_OTHERS: f64 = 4.0;
 /// Factor up to which a server that drains more slowly than measured has become slower. Beyond it
 /// the server does not drain.
 const DRAIN_SLOWER: f64 = 8.0;
@@ -73,6 +76,7 @@ impl ConcurrencyLimiter {
         self.room = RoomTest::default();
         self.set_limit(limit);
         self.growth = GrowthRamp::lone_only();
+        self.doubts_gain = false;
         self.level.reset_batches();
         self.level.set_lone(knee.base, 1.0, limit);
         self.level.batch = 0.0;
@@ -97,7 +101,9 @@ impl ConcurrencyLimiter {
 
     /// Starts the drain to a new limit, at this rate and with this base latency.
     pub(super) fn begin_drain(&mut self, now: Tick, limit: f64, rate: f64, base: f64) {
-        let over = (f64::from(self.flights) - limit).max(0.0) / rate;
+        let flights = f64::from(self.flights);
+        let ahead = f64::from(self.others).min(DRAIN_OTHERS * flights);
+        let over = (flights + ahead - limit).max(0.0) / rate;
         let until = after_nanos(now, DRAIN * over + base);
         self.draining = Some(LimitDrain { until, begun: Some((now, self.flights)) });
     }

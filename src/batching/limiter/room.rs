@@ -11,8 +11,11 @@ use super::ConcurrencyLimiter;
 use super::curve::Knee;
 use super::sojourn_mean::SojournMean;
 
-/// Number of answers after which the means are compared for the last time, and their memory.
+/// Number of answers after which the means are compared for the last time, and the memory of the
+/// mean while open.
 const ANSWERS: f64 = 64.0;
+/// Memory of the mean under the limit. While batches grow, calls wait longer.
+const MEMORY: f64 = 32.0;
 /// Ratio of the sojourn time while open to that under the limit, and of the rate under the limit to
 /// that while open, from which the server had no room. More calls also take longer, but at a higher
 /// rate.
@@ -86,7 +89,7 @@ impl ConcurrencyLimiter {
     /// given up for room that the server does not have.
     pub(super) fn verify_room(&mut self, now: Tick, first: Tick, sojourn: f64, calls: u32) -> bool {
         if self.limit.is_some() {
-            self.room.limited.add(now, sojourn, calls, ANSWERS);
+            self.room.limited.add(now, sojourn, calls, MEMORY);
             return false;
         }
         let Some(given_up) = self.room.observe_open(now, first, sojourn, calls) else {

@@ -45,7 +45,9 @@ impl SharedServer {
         let mut has_sent = true;
         while has_sent {
             has_sent = false;
+            let all = self.waiting.len() + usize::from(self.running.is_some());
             for (index, class) in self.classes.iter_mut().enumerate() {
+                class.flow.set_all_in_flight(all);
                 if let Some(request) = class.send_one(Tick(self.now)) {
                     self.waiting.push_back((index, request));
                     has_sent = true;
@@ -123,20 +125,43 @@ impl ClassClients {
     }
 }
 
-#[test]
-fn a_limit_beside_another_class_is_set_again_if_the_server_had_no_room() {
-    let model = ServerModel { workers: 1, lone: 20 * MS, per_item: 0.05 };
-    let mut openings = 0;
-    for seed in 1..=8 {
-        // The few calls of one class add little to the wait behind the many of the other one, so
-        // that its probes hit.
-        let mut server = SharedServer::new(model, &[18, 6], seed);
-        for _ in 0..60 {
-            server.run(1000);
-            openings += u32::from(matches!(server.classes[1].flow.mode(), FlowMode::Open(OpenReason::RoomFound)));
-        }
-        let answered = server.run(60_000);
-        assert!(answered / 60 >= 190, "{} calls a second, of 235 with two limits", answered / 60);
+/// Returns the calls answered per second in two minutes, and the number of seconds at whose end a
+/// limiter was open for room.
+fn measure_rate(model: ServerModel, callers: &[usize], seed: u64) -> (u64, usize) {
+    let mut server = SharedServer::new(model, callers, seed);
+    let (mut answered, mut openings) = (0, 0);
+    for _ in 0..120 {
+        answered += server.run(1000);
+        let modes = server.classes.iter().map(|class| class.flow.mode());
+        openings += modes.filter(|mode| *mode == FlowMode::Open(OpenReason::RoomFound)).count();
     }
-    assert!(openings > 0, "no probe hit, so nothing was verified");
+    (answered / 120, openings)
+}
+
+#[test]
+fn two_classes_before_a_serial_server_are_merged() {
+    let model = ServerModel { workers: 1, lone: 20 * MS, per_item: 0.05 };
+    let mut all_openings = 0;
+    // Two limits of one give these rates, of 50 calls a second without batches.
+    for (callers, rate) in [([18, 6], 230), ([6, 18], 230), ([12, 12], 235), ([22, 2], 195), ([9, 3], 137)] {
+        for seed in 1..=12 {
+            let (measured, openings) = measure_rate(model, &callers, seed);
+            assert!(measured >= rate * 95 / 100, "{measured} calls a second of {callers:?} with seed {seed}");
+            all_openings += openings;
+        }
+    }
+    // The few calls of one class add little to the wait behind the many of the other one, so that
+    // its probes hit.
+    assert!(all_openings > 0, "no opening was verified");
+}
+
+#[test]
+fn two_classes_before_a_server_that_gains_nothing_from_batches_lose_nothing() {
+    let model = ServerModel { workers: 1, lone: 20 * MS, per_item: 1.0 };
+    for callers in [[12, 12], [18, 6], [6, 18], [22, 2]] {
+        for seed in 1..=6 {
+            let (measured, _) = measure_rate(model, &callers, seed);
+            assert!(measured >= 49, "{measured} calls a second of {callers:?} with seed {seed}, 50 directly");
+        }
+    }
 }
