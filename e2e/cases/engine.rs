@@ -241,7 +241,7 @@ fn calls() -> Vec<HttpCall> {
     (0..CALLS).map(|at| HttpCall::post("/v1/embeddings", body(at))).collect()
 }
 
-/// Waits for an Event about a pod whose message contains a text. Returns the message.
+/// Waits for an Event about a pod with a text in its message. Returns the message.
 async fn wait_for_event(space: &TestNamespace, pod: &str, reason: &str, text: &str) -> Result<String, TestError> {
     let selector = format!("--field-selector=involvedObject.name={pod},reason={reason}");
     retry_until(&format!("the Event {reason}"), EVENT_MAX, async || {

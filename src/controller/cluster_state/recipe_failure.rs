@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// Builds a pod whose moved container is up or down after the given number of restarts.
+    /// Builds a pod with a moved container that is up or down after the given number of restarts.
     fn pod(recipes: &[&str], is_up: bool, restarts: u32) -> Value {
         let record = json!({"recipes": recipes, "capture": [{"container": "web", "mode": "Loopback"}]});
         json!({

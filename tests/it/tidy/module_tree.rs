@@ -145,7 +145,7 @@ impl<'a> ModuleTree<'a> {
         })
     }
 
-    /// Returns the module whose file defines the item at a path.
+    /// Returns the module that defines the item at a path in its file.
     fn definition(&self, module: &[&'a str], path: &[&'a str]) -> Option<&Names<'a>> {
         let mut path = self.absolute(module, path)?;
         for _ in 0..REEXPORTS_MAX {

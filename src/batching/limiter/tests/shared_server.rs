@@ -125,8 +125,8 @@ impl ClassClients {
     }
 }
 
-/// Returns the calls answered per second in two minutes, and the number of seconds at whose end a
-/// limiter was open for room.
+/// Returns the calls answered per second in two minutes, and the number of times that a limiter was
+/// open for room at the end of a second.
 fn measure_rate(model: ServerModel, callers: &[usize], seed: u64) -> (u64, usize) {
     let mut server = SharedServer::new(model, callers, seed);
     let (mut answered, mut openings) = (0, 0);

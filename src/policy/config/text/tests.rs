@@ -88,7 +88,7 @@ fn header_names_and_methods_are_tokens() {
     refuses(&METHOD, &["", "post", "P OST"]);
 }
 
-/// Rules whose pattern is exact.
+/// Rules with an exact pattern.
 const EXACT_RULES: [&TextRule; 13] = [
     &ANY,
     &NAME,
@@ -104,7 +104,7 @@ const EXACT_RULES: [&TextRule; 13] = [
     &CAPTURED_PORT,
     &APP_LISTEN,
 ];
-/// Rules whose pattern accepts more texts than the rule.
+/// Rules with a pattern that accepts more texts than the rule.
 const APPROXIMATE_RULES: [&TextRule; 6] = [&ADDRESS, &ADDRESS_OR_OFF, &LOCAL_OR_OFF, &UPSTREAM, &LEVEL, &DEVICE_MEMORY];
 
 fn matches(rule: &TextRule, text: &str) -> bool {
