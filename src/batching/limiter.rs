@@ -113,8 +113,6 @@ pub(super) struct ConcurrencyLimiter {
     slower: bool,
     level: LatencyModel,
     growth: GrowthRamp,
-    /// `true` if a batch did not pay beside other cost classes, until it is measured again.
-    doubts_gain: bool,
     sojourns: Sojourns,
     harm: HarmTest,
     room: RoomTest,
@@ -187,7 +185,6 @@ impl ConcurrencyLimiter {
             slower: false,
             level: LatencyModel::default(),
             growth: GrowthRamp::uncapped(),
-            doubts_gain: false,
             sojourns: Sojourns::default(),
             harm: HarmTest::default(),
             room: RoomTest::default(),

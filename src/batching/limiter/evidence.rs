@@ -5,7 +5,7 @@ use super::super::math::to_f64;
 use super::super::tick::Tick;
 use super::curve::ServerChange;
 use super::execution_record::{ConnectionUse, ExecutionEnd, InFlightExecution};
-use super::growth::{GrowthOutcome, GrowthRamp, UnbatchedBase};
+use super::growth::{GrowthOutcome, UnbatchedBase};
 use super::jump::JUMP_KNEES;
 use super::latency_line::nanos_between;
 use super::open_limiter::QueueRelease;
@@ -277,19 +277,12 @@ impl ConcurrencyLimiter {
                 self.level.reset_batches();
             }
             GrowthOutcome::Larger => {
-                self.doubts_gain = false;
                 self.level.batches = self.level.batches.min(1);
                 self.schedule.since = now;
                 self.sojourns.clear();
             }
             // The batch may have waited longer behind other cost classes than the calls before it.
-            GrowthOutcome::NoGain { .. } if self.others > 0 && !self.doubts_gain => {
-                self.doubts_gain = true;
-                self.growth = GrowthRamp::lone_only();
-                self.level.reset_batches();
-                self.sojourns.clear();
-                self.schedule.since = now;
-            }
+            GrowthOutcome::NoGain { .. } if self.others > 0 && !self.growth.is_renewed() => self.growth.renew(),
             GrowthOutcome::NoGain { ratio } => {
                 self.back_off_jumps(now);
                 self.release(now, OpenReason::NoGain { permille: super::super::math::round_to_u64(ratio * 1000.0) });

@@ -41,7 +41,8 @@ pub(super) struct GrowthRamp {
     cost: SampleMean,
     /// Executions since the base was measured.
     executions: u32,
-    /// `true` if the base was measured again because a batch looked expensive beside an older one.
+    /// `true` if the base was measured again because a batch looked expensive beside an older one,
+    /// or beside other cost classes.
     renewed: bool,
 }
 
@@ -97,6 +98,11 @@ impl GrowthRamp {
         self.renewed
     }
 
+    /// Starts to measure the base again.
+    pub(super) fn renew(&mut self) {
+        *self = Self { renewed: true, ..Self::lone_only() };
+    }
+
     pub(super) fn is_uncapped(&self) -> bool {
         self.cap == u32::MAX
     }
@@ -141,7 +147,7 @@ impl GrowthRamp {
         self.cost = SampleMean::default();
         let executions_max = limit * if self.renewed { BASE_EXECUTIONS.1 } else { BASE_EXECUTIONS.0 };
         if ratio > PAYS_MAX && f64::from(self.executions) > executions_max {
-            *self = Self { renewed: true, ..Self::lone_only() };
+            self.renew();
             return GrowthOutcome::Nothing;
         }
         if ratio > PAYS_MAX {

@@ -76,7 +76,6 @@ impl ConcurrencyLimiter {
         self.room = RoomTest::default();
         self.set_limit(limit);
         self.growth = GrowthRamp::lone_only();
-        self.doubts_gain = false;
         self.level.reset_batches();
         self.level.set_lone(knee.base, 1.0, limit);
         self.level.batch = 0.0;
