@@ -1,6 +1,7 @@
 //! Routes of the model server.
 
 use http::{Method, StatusCode};
+use percent_encoding::percent_decode_str;
 
 use crate::error::{CallError, ErrorKind};
 
@@ -84,7 +85,11 @@ impl ModelRoute {
             "/info" => Self::Info,
             _ => match MODEL_LISTS.iter().find_map(|list| path.strip_prefix(*list))? {
                 "" => Self::Models,
-                rest => Self::Model(decode_percent(rest.strip_prefix('/')?)),
+                // The client of OpenAI encodes the slash of an id such as `owner/name`.
+                rest => {
+                    let id = percent_decode_str(rest.strip_prefix('/')?).decode_utf8_lossy();
+                    Self::Model(id.into_owned())
+                }
             },
         })
     }
@@ -109,26 +114,6 @@ impl ModelRoute {
     pub fn has_body(&self) -> bool {
         !matches!(self, Self::Info | Self::Health | Self::Models | Self::Model(_))
     }
-}
-
-/// Decodes the percent-encoded bytes of a path: the client of OpenAI encodes the slash of an id such
-/// as `owner/name`. Other uses of `%` are kept, and bytes that are not UTF-8 are replaced, since no
-/// model has such an id.
-fn decode_percent(path: &str) -> String {
-    let mut decoded = Vec::with_capacity(path.len());
-    let mut bytes = path.bytes();
-    while let Some(byte) = bytes.next() {
-        let mut ahead = bytes.clone();
-        let digits = [ahead.next(), ahead.next()].map(|digit| char::from(digit.unwrap_or_default()).to_digit(16));
-        match digits {
-            [Some(high), Some(low)] if byte == b'%' => {
-                decoded.push(u8::try_from(16 * high + low).unwrap_or_default());
-                bytes = ahead;
-            }
-            _ => decoded.push(byte),
-        }
-    }
-    String::from_utf8_lossy(&decoded).into_owned()
 }
 
 // === impl RouteError ===
