@@ -134,7 +134,7 @@ fn main() {
         println!("rows: goodput and mean in ms, on sockets / in the simulator, medians of {} runs", scale.repeats);
         let mut rows = rows();
         if tiny {
-            rows.retain(|row| matches!(row.name, "affine, Poisson" | "affine, closed 8"));
+            rows.retain(|row| matches!(row.name, "affine, Poisson" | "affine, closed 32"));
         }
         rows.retain(|row| is_selected(row.name));
         // The simulator runs first, because it would disturb concurrent measurements.

@@ -14,8 +14,8 @@ pub(crate) struct MemoryGroup {
 // === impl MemoryGroup ===
 
 impl MemoryGroup {
-    /// Creates a cgroup below that of this process, with a limit in bytes.
-    pub(crate) fn make(limit: u64) -> Result<Self, String> {
+    /// Creates a cgroup of a name below that of this process, with a limit in bytes.
+    pub(crate) fn make(name: &str, limit: u64) -> Result<Self, String> {
         let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
         let mount = Path::new("/sys/fs/cgroup");
         let mut why = "no memory controller".to_owned();
@@ -30,7 +30,7 @@ impl MemoryGroup {
                 }
                 _ => continue,
             };
-            let folder = base.join(format!("groupage-attack-{}", std::process::id()));
+            let folder = base.join(format!("groupage-{name}-{}", std::process::id()));
             let made = fs::create_dir(&folder).and_then(|()| fs::write(folder.join(file), limit.to_string()));
             match made {
                 Ok(()) => return Ok(Self { folder, peak }),

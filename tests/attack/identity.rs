@@ -60,18 +60,18 @@ struct Tally {
     faults: Vec<String>,
 }
 
-/// Runs the calls under the default policy and under `Static`. Returns the measurements and the
+/// Runs the calls under the default policy and under `Static`, both at once. Returns the measurements and the
 /// failed checks as lines.
 pub(crate) async fn run(binary: PathBuf, full: bool) -> Result<Vec<String>, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let config = folder.path().join("policy.yaml");
     std::fs::write(&config, STATIC).map_err(|error| error.to_string())?;
     let calls = if full { CALLS_EACH.1 } else { CALLS_EACH.0 };
-    let mut lines = Vec::new();
-    for (policy, config) in [("Adaptive", None), ("Static", Some(config.as_path()))] {
-        lines.extend(run_policy(policy, config, binary.clone(), calls).await?);
-    }
-    Ok(lines)
+    let (adaptive, fixed) = tokio::try_join!(
+        run_policy("Adaptive", None, binary.clone(), calls),
+        run_policy("Static", Some(&config), binary.clone(), calls)
+    )?;
+    Ok([adaptive, fixed].concat())
 }
 
 async fn run_policy(policy: &str, config: Option<&Path>, binary: PathBuf, calls: u64) -> Result<Vec<String>, String> {

@@ -4,9 +4,9 @@
 //!
 //! The proxy runs in a memory cgroup with the default limit of the sidecar, if the machine allows
 //! one. Attackers are separate processes, each with its own loopback address. By default, an attack
-//! takes a few seconds with an eighth of its connections. With `--full`, it takes a minute with all
-//! of them, and ten minutes for the attack by calls that all have different merge keys. `--seconds`
-//! replaces these times.
+//! takes a few seconds with an eighth of its connections, and three run at once. With `--full`, one
+//! runs after another, for a minute with all of its connections, and for ten minutes if its calls all
+//! have different merge keys. `--seconds` replaces these times.
 //!
 //! The names of attacks begin with numbers. Those that are missing here need no process with a
 //! memory limit, and every run of the other tests makes them in full:
@@ -43,6 +43,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+
+use futures_util::{FutureExt, StreamExt, stream};
 
 use self::attackers::Attackers;
 use self::attacks::{ATTACKS, Attack, ConnectionBehaviour};
@@ -91,6 +93,9 @@ struct RunScale {
     served: f64,
 }
 
+/// Number of attacks of a short run at once, each on a proxy of its own. They wait most of the time.
+const CONCURRENT: usize = 3;
+
 /// Arguments of a run.
 #[derive(Debug)]
 struct RunOptions {
@@ -136,9 +141,15 @@ fn main() -> ExitCode {
         let lines = runtime.block_on(identity::run(groupage_binary(), options.full));
         report(identity::NAME, lines.unwrap_or_else(|error| vec![format!("FAILED: {error}")]));
     }
-    for attack in ATTACKS.iter().filter(|attack| options.is_selected(attack.name)) {
-        report(attack.name, runtime.block_on(run(attack, options.scale(attack))));
-    }
+    runtime.block_on(async {
+        let selected = ATTACKS.iter().filter(|attack| options.is_selected(attack.name));
+        let runs = selected
+            .map(|attack| tokio::spawn(run(attack, options.scale(attack))).map(move |done| (attack.name, done)));
+        let mut runs = stream::iter(runs).buffered(if options.full { 1 } else { CONCURRENT });
+        while let Some((name, lines)) = runs.next().await {
+            report(name, lines.unwrap_or_else(|error| vec![format!("FAILED: {error}")]));
+        }
+    });
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -195,7 +206,7 @@ impl RunOptions {
 
 /// Runs one attack beside a second proxy that is not attacked. Returns the measurements and the
 /// failed checks as lines.
-async fn run(attack: &Attack, scale: RunScale) -> Vec<String> {
+async fn run(attack: &'static Attack, scale: RunScale) -> Vec<String> {
     match try_run(attack, scale).await {
         Ok(lines) => lines,
         Err(error) => vec![format!("FAILED: {error}")],
@@ -204,8 +215,9 @@ async fn run(attack: &Attack, scale: RunScale) -> Vec<String> {
 
 async fn try_run(attack: &Attack, scale: RunScale) -> Result<Vec<String>, String> {
     let mut lines = Vec::new();
-    let group =
-        MemoryGroup::make(LIMIT).inspect_err(|why| lines.push(format!("!!! SKIPPED the memory limit: {why}"))).ok();
+    let group = MemoryGroup::make(attack.name, LIMIT)
+        .inspect_err(|why| lines.push(format!("!!! SKIPPED the memory limit: {why}")))
+        .ok();
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let server = Upstream::start(Arc::new(ModelServer)).await.map_err(|error| format!("no model server: {error}"))?;
     let limited = binary(folder.path(), group.as_ref())?;
