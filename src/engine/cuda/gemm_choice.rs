@@ -130,8 +130,8 @@ fn compare_product(
     let found = run(device, &product, operands, storage)?;
     let error = relative_error(&found, &expected);
     // Library and kernel round the same sums. They sum in different orders, so that a few elements
-    // are rounded to neighbouring numbers, and most have no error at all. The comparison is false if
-    // the error is not a number.
+    // are rounded to neighbouring numbers, and most are equal. The comparison is false if the error
+    // is not a number.
     let agrees = error <= storage.rounding_error();
     Ok((!agrees).then(|| format!("its result differs from that of the kernel by {error:.1e}")))
 }

@@ -29,8 +29,8 @@ pub trait GemmProvider {
     fn multiply(&mut self, call: &GemmCall) -> Result<(), DeviceError>;
 }
 
-/// Shape of a product of an input with the transpose of a weight, plus a bias, and the format of its
-/// numbers.
+/// Shape of a product of an input with the transpose of a weight, plus a bias, and the format of
+/// its numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GemmShape {
     /// Rows of the input and of the result.

@@ -2,8 +2,9 @@
 //!
 //! The weights of a model decide the format, so nothing is configured. Weights in F16 are exact in
 //! half precision, with three more significant bits than in bfloat16. Others are executed in
-//! bfloat16, which has the range of 32-bit floating point: in half precision, a weight beyond 65,504
-//! would be infinite. So would an activation, which the check of results finds (`batch_outputs`).
+//! bfloat16, which has the range of 32-bit floating point: in half precision, a weight beyond
+//! 65,504 would be infinite. An activation beyond it is, which the check of results finds
+//! (`batch_outputs`).
 
 use half::{bf16, f16};
 

@@ -8,7 +8,7 @@ use crate::{ExecutorReport, NonFiniteOutput, SimulatedLibrary, StorageFormat};
 const HALF_COSINE_MIN: f64 = 0.999_99;
 /// Largest difference by element of numbers of about one, less than half of that of bfloat16.
 const DIFFERENCE_MAX: f32 = 0.02;
-/// Tokens of two sequences, which are few because both devices execute them for each kind of result.
+/// Tokens of two sequences: few, because they are executed for each kind of result.
 const LENGTHS: [usize; 2] = [5, 17];
 
 fn in_half(shape: TinyShape) -> Model {
