@@ -1,4 +1,4 @@
-//! The executor on NVIDIA GPUs, in bfloat16 with sums in 32-bit floating point.
+//! The executor on NVIDIA GPUs, in bfloat16 or half precision with sums in 32-bit floating point.
 //!
 //! The forward pass is written once over `GpuDevice`, the interface of the CUDA driver reduced to
 //! what it needs. `CudaDevice` is the driver, loaded at run time, and `SimulatedDevice` runs the
@@ -6,8 +6,9 @@
 //!
 //! - `device` has the interface, `fault` its errors, `kernel_image` the PTX in the binary, and
 //!   `loaded_kernel` checks launches.
-//! - `model_support` chooses the kernels of a model, `memory_plan` adds up the memory,
-//!   `device_memory` reserves it, and `device_weights` copies the weights.
+//! - `model_support` chooses the kernels of a model, `storage_format` the type of their numbers,
+//!   `memory_plan` adds up the memory, `device_memory` reserves it, and `device_weights` copies the
+//!   weights.
 //! - `gemm_provider` is the interface of libraries that multiply matrices, `gemm_choice` checks
 //!   one, and `gemm_plans` has its plans.
 //! - `batch_execution` executes a batch: `token_ceiling` divides it, `batch_inputs` lays it out,
@@ -54,6 +55,7 @@ mod model_support;
 mod open_executor;
 #[cfg(any(test, feature = "simulator"))]
 mod simulated;
+mod storage_format;
 mod submitted_batch;
 mod token_ceiling;
 
@@ -78,7 +80,7 @@ pub use self::gemm_provider::{GemmCall, GemmPlan, GemmProvider, GemmShape};
 use self::graph_cache::{GRAPHS_MAX, GraphCache};
 pub use self::kernel_image::{KernelImage, ParameterType};
 #[cfg(any(test, feature = "simulator"))]
-pub use self::kernel_parity::{KernelParity, PARITY_ERROR_MAX, compare_kernels};
+pub use self::kernel_parity::{KernelParity, compare_kernels};
 pub use self::load_error::CudaLoadError;
 use self::memory_plan::MemoryPlan;
 pub use self::memory_plan::MemoryShortage;
@@ -86,12 +88,13 @@ use self::model_support::KernelChoice;
 pub use self::open_executor::open_gpu_executor;
 #[cfg(any(test, feature = "simulator"))]
 pub use self::simulated::{SimulatedDevice, SimulatedLibrary};
+pub use self::storage_format::StorageFormat;
 use self::submitted_batch::SubmittedBatches;
 use self::token_ceiling::TokenCeiling;
 use crate::batch::PackedBatch;
 use crate::cpu::TOKENS_MAX;
 use crate::error::LoadError;
-use crate::executor::{BatchPipeline, DeviceUsage, ExecuteError, Executor, ExecutorReport, NumberType, SequenceResult};
+use crate::executor::{BatchPipeline, DeviceUsage, ExecuteError, Executor, ExecutorReport, SequenceResult};
 use crate::limits::BatchLimits;
 use crate::memory_limit::MemoryLimit;
 use crate::model::Model;
@@ -145,14 +148,14 @@ impl<D: GpuDevice> CudaExecutor<D> {
         let library = library_workspace(&mut device, batch_invariant);
         let plan = MemoryPlan::new(&config, tokens_max).with_library(library.unwrap_or(0));
         let DeviceMemory { weights, weight_bytes, arena } =
-            DeviceMemory::reserve(model, &mut device, plan, memory, sequence_max)?;
+            DeviceMemory::reserve(model, &mut device, choice.storage, plan, memory, sequence_max)?;
         let limits = BatchLimits::new(&config, tokens_max, sequence_max);
         let pass = EncoderPass { config, kernels, weights, arena };
         let LibraryChoice { plans, name, rejected } = choose_library(&mut device, &pass, library)?;
         let report = ExecutorReport {
             batch_invariant: name.is_none(),
-            kernels: describe_kernels(device.properties(), name),
-            number_type: NumberType::Bfloat16,
+            kernels: describe_kernels(device.properties(), choice.storage, name),
+            number_type: choice.storage.number_type(),
             rejected,
             threads: 1,
             tokens_max,
@@ -220,11 +223,12 @@ impl<D: GpuDevice> Executor for CudaExecutor<D> {
     }
 }
 
-/// Returns the name of a device, and of a library that multiplies matrices there.
-fn describe_kernels(properties: &DeviceProperties, library: Option<String>) -> String {
+/// Returns the name of a device, the type of its numbers, and the name of a library that multiplies
+/// matrices there.
+fn describe_kernels(properties: &DeviceProperties, storage: StorageFormat, library: Option<String>) -> String {
     let DeviceProperties { name, capability: (major, minor), .. } = properties;
     let products = library.map_or_else(String::new, |library| format!(", products by {library}"));
-    format!("CUDA, {name}, compute capability {major}.{minor}, bfloat16{products}")
+    format!("CUDA, {name}, compute capability {major}.{minor}, {}{products}", storage.number_type().name())
 }
 
 fn check_tokens(model: &Model, tokens_max: usize) -> Result<(), LoadError> {

@@ -93,10 +93,14 @@ impl SequenceOutput {
     }
 }
 
-/// Error of a sequence with an infinite element in its result, or one that is not a number. Other
-/// sequences of the batch are not affected.
+/// Error of a sequence with an infinite element in its result, or one that is not a number. An
+/// activation beyond the range of [`NumberType`] is infinite, and so causes it. Other sequences of
+/// the batch are not affected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the result of the model is not finite: its weights are damaged, or too large for 32-bit numbers")]
+#[error(
+    "the result of the model is not finite: its weights are damaged, or a number exceeds the range of its type, which \
+     is 65504 for float16 and 3.4e38 for the others"
+)]
 pub struct NonFiniteOutput;
 
 /// Error of a batch that cannot be executed.
@@ -198,13 +202,15 @@ pub struct DeviceUsage {
     pub token_ceiling: usize,
 }
 
-/// Type of the numbers that an executor multiplies. Sums have 32 bits with either.
+/// Type of the numbers that an executor multiplies. Sums have 32 bits with each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NumberType {
     /// Floating point of 32 bits (IEEE 754).
     Float32,
     /// The upper 16 bits of it.
     Bfloat16,
+    /// Floating point of 16 bits (IEEE 754), up to 65,504.
+    Float16,
 }
 
 // === impl NumberType ===
@@ -216,6 +222,7 @@ impl NumberType {
         match self {
             Self::Float32 => "float32",
             Self::Bfloat16 => "bfloat16",
+            Self::Float16 => "float16",
         }
     }
 }

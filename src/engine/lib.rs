@@ -60,11 +60,11 @@ pub use cuda::{
     CubinCache, CubinKey, CudaExecutor, CudaLoadError, CudaOptions, DeviceAddress, DeviceChoice, DeviceError,
     DeviceOperation, DevicePreference, DeviceProperties, DeviceReport, DriverState, FaultSeverity, GemmCall, GemmPlan,
     GemmProvider, GemmShape, GpuDevice, GraphId, KernelId, KernelImage, KernelLaunch, LaunchArgument, MemoryShortage,
-    NoDeviceError, ParameterType, REGION_ALIGNMENT, STAGED_BYTES_MAX, StagedBytes, StagingArea, choose_device,
-    open_gpu_executor,
+    NoDeviceError, ParameterType, REGION_ALIGNMENT, STAGED_BYTES_MAX, StagedBytes, StagingArea, StorageFormat,
+    choose_device, open_gpu_executor,
 };
 #[cfg(any(test, feature = "simulator"))]
-pub use cuda::{KernelParity, PARITY_ERROR_MAX, SimulatedDevice, SimulatedLibrary, compare_kernels};
+pub use cuda::{KernelParity, SimulatedDevice, SimulatedLibrary, compare_kernels};
 pub use error::LoadError;
 pub use executor::{
     BATCHES_MAX, BatchPipeline, DeviceUsage, ExecuteError, Executor, ExecutorReport, NonFiniteOutput, NumberType,

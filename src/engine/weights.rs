@@ -147,6 +147,13 @@ impl ModelWeights {
         self.tensors.values().map(name).collect()
     }
 
+    /// Returns `true` if all tensors that an executor can read have this type. Tensors of other
+    /// types, such as integer tables, do not count.
+    pub(crate) fn are_all(&self, dtype: WeightType) -> bool {
+        let mut known = self.tensors.values().filter_map(|tensor| tensor.dtype.as_ref().ok()).peekable();
+        known.peek().is_some() && known.all(|found| *found == dtype)
+    }
+
     pub(crate) fn has(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
     }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use groupage_batching::ReplayBudget;
-use groupage_engine::{ExecutorReport, NumberType};
+use groupage_engine::{ExecutorReport, NumberType, StorageFormat};
 use groupage_proxy::backend::{Backend, Forwarder};
 use groupage_proxy::upstream::ServerIdentity;
 use groupage_runtime::clock::Clock;
@@ -223,11 +223,13 @@ impl EngineInner {
     }
 
     /// Returns the type of the numbers of the executor. Before the executor is created, it is that of
-    /// the chosen device.
+    /// the model on the chosen device.
     fn number_type(&self) -> NumberType {
         match self.worker.state() {
             WorkerState::Ready(executor) => executor.report.number_type,
-            WorkerState::Loading | WorkerState::Failed if self.parts.device.is_gpu => NumberType::Bfloat16,
+            WorkerState::Loading | WorkerState::Failed if self.parts.device.is_gpu => {
+                StorageFormat::of_model(self.model.model()).number_type()
+            }
             WorkerState::Loading | WorkerState::Failed => NumberType::Float32,
         }
     }

@@ -95,8 +95,9 @@ def kernels(results):
     sentences = []
     if "kernels" in results:
         rows = results["kernels"]["kernels"]
-        worst = max(row["relative_error"] for row in rows)
-        sentences.append(f"All {len(rows)} kernels agree with the interpreter; the largest relative error is {worst:.2e}.")
+        error = lambda storage: max(row["relative_error"] for row in rows if row["storage"] == storage)
+        errors = " and ".join(f"{error(storage):.2e} in {storage}" for storage in sorted({row["storage"] for row in rows}))
+        sentences.append(f"All {len(rows)} kernels agree with the interpreter; the largest relative error is {errors}.")
     if "load" in results:
         loads = [row["milliseconds"] for row in results["load"]["loads"]]
         sentences.append(f"The driver compiled and loaded them in\n{sum(loads) / 1000:.1f} s, the slowest in {max(loads):.0f} ms.")

@@ -1,12 +1,10 @@
 //! Results of the sequences of a batch, copied from the device.
 
-use half::bf16;
-
 use super::batch_inputs::{BatchInputs, BatchPart};
 use super::device::{DeviceAddress, GpuDevice};
 use super::encoder_pass::EncoderPass;
 use super::fault::DeviceError;
-use super::memory_plan::STORAGE_BYTES;
+use super::storage_format::STORAGE_BYTES;
 use crate::batch::OutputKind;
 use crate::executor::{NonFiniteOutput, SequenceOutput, SequenceResult};
 
@@ -53,7 +51,7 @@ pub(crate) fn download_outputs(
     if part.kinds.contains(&OutputKind::TokenStates) {
         let mut bytes = vec![0; part.ids.len() * hidden * STORAGE_BYTES];
         device.download(arena.states, &mut bytes)?;
-        outputs.states = bytes.as_chunks().0.iter().map(|bytes| bf16::from_le_bytes(*bytes).to_f32()).collect();
+        outputs.states = pass.kernels.storage.decode_all(&bytes);
     }
     Ok(outputs)
 }

@@ -17,8 +17,9 @@ use std::time::SystemTime;
 
 /// Maximum size of an entry. The largest kernel takes about 100 KB.
 const ENTRY_BYTES_MAX: usize = 2 << 20;
-/// Maximum size of all entries: the 18 kernels of one device and one driver take less than 2 MiB,
-/// so that those of eight remain, as of a node pool of several GPUs before and after an update.
+/// Maximum size of all entries: the 18 kernels of one device, driver and storage format take less
+/// than 2 MiB, so that those of eight remain, as of a node pool of several GPUs before and after an
+/// update.
 const CACHE_BYTES_MAX: u64 = 16 << 20;
 /// Maximum number of files of a directory that are looked at: 50 times those of a full cache.
 const FILES_MAX: usize = 8192;

@@ -5,6 +5,7 @@ use super::device_weights::{DeviceWeights, SizeSink, UploadSink};
 use super::encoder_pass::DeviceArena;
 use super::load_error::CudaLoadError;
 use super::memory_plan::{MemoryPlan, region_bytes};
+use super::storage_format::StorageFormat;
 use crate::memory_limit::MemoryLimit;
 use crate::model::Model;
 
@@ -24,6 +25,7 @@ impl DeviceMemory {
     pub(crate) fn reserve(
         model: &Model,
         device: &mut impl GpuDevice,
+        storage: StorageFormat,
         plan: MemoryPlan,
         memory: MemoryLimit,
         sequence_max: usize,
@@ -39,7 +41,7 @@ impl DeviceMemory {
         let regions = device.allocate(&sizes)?;
         let (matrices, arena) = regions.split_at_checked(count).unwrap_or_default();
         let arena = DeviceArena::new(arena)?;
-        let weights = DeviceWeights::place(model, &mut UploadSink { device, regions: matrices.iter() })?;
+        let weights = DeviceWeights::place(model, &mut UploadSink { device, storage, regions: matrices.iter() })?;
         model.weights().check_reads()?;
         Ok(Self { weights, weight_bytes, arena })
     }

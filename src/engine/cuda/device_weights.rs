@@ -1,10 +1,8 @@
-//! The weights of an encoder on a device, converted to bfloat16 once.
-
-use half::bf16;
+//! The weights of an encoder on a device, converted to their storage format once.
 
 use super::device::{DeviceAddress, GpuDevice};
 use super::load_error::CudaLoadError;
-use super::memory_plan::STORAGE_BYTES;
+use super::storage_format::{STORAGE_BYTES, StorageFormat};
 use crate::model::Model;
 use crate::weights::{EncoderTensors, HeadTensors, LayerTensors, LinearTensors, NormTensors, WeightTensor};
 
@@ -80,6 +78,7 @@ pub(crate) struct SizeSink {
 /// Converts matrices and copies them to a device.
 pub(crate) struct UploadSink<'a, D> {
     pub(crate) device: &'a mut D,
+    pub(crate) storage: StorageFormat,
     /// Addresses of the regions, in the order of the matrices.
     pub(crate) regions: std::slice::Iter<'a, DeviceAddress>,
 }
@@ -205,7 +204,7 @@ impl<D: GpuDevice> WeightSink for UploadSink<'_, D> {
             bytes.clear();
             for at in (first..rows).take(chunk_rows) {
                 matrix.read_row(at, &mut row);
-                bytes.extend(row.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()));
+                bytes.extend(row.iter().flat_map(|value| self.storage.encode(*value)));
             }
             self.device.upload(start.offset(first * row_bytes), &bytes)?;
         }

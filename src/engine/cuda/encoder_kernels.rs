@@ -5,6 +5,7 @@ use super::device_weights::{DeviceLinear, DeviceNorm};
 use super::fault::DeviceError;
 use super::loaded_kernel::LoadedKernel;
 use super::model_support::KernelChoice;
+use super::storage_format::StorageFormat;
 
 /// Rows of a block of the normalisations, and columns of one of the heads: a warp each.
 const BLOCK_WARPS: usize = 4;
@@ -15,6 +16,8 @@ const LARGE_TILE: usize = 128;
 /// Kernels that a model needs.
 #[derive(Debug)]
 pub(crate) struct EncoderKernels {
+    /// Format of all weights and activations.
+    pub(crate) storage: StorageFormat,
     pub(crate) embedding: LoadedKernel,
     pub(crate) norm: LoadedKernel,
     /// Product with a bias.
@@ -71,23 +74,25 @@ impl EncoderKernels {
     /// # Errors
     /// The driver does not accept one.
     pub(crate) fn load(device: &mut impl GpuDevice, choice: KernelChoice, has_head: bool) -> Result<Self, DeviceError> {
+        let KernelChoice { storage, attention, activation, pooling } = choice;
         let head = if has_head {
             Some(HeadKernels {
-                input: LoadedKernel::load(device, "pool_first")?,
-                dense: LoadedKernel::load(device, "head_dense_tanh")?,
-                logits: LoadedKernel::load(device, "head_logits")?,
+                input: LoadedKernel::load(device, "pool_first", storage)?,
+                dense: LoadedKernel::load(device, "head_dense_tanh", storage)?,
+                logits: LoadedKernel::load(device, "head_logits", storage)?,
             })
         } else {
             None
         };
         Ok(Self {
-            embedding: LoadedKernel::load(device, "embedding_layer_norm")?,
-            norm: LoadedKernel::load(device, "residual_layer_norm")?,
-            product: ProductKernels::load(device, ["gemm_bias_64", "gemm_bias_128"])?,
-            residual: ProductKernels::load(device, ["gemm_bias_residual_64", "gemm_bias_residual_128"])?,
-            activation: ProductKernels::load(device, choice.activation)?,
-            attention: LoadedKernel::load(device, choice.attention)?,
-            pooling: LoadedKernel::load(device, choice.pooling)?,
+            storage,
+            embedding: LoadedKernel::load(device, "embedding_layer_norm", storage)?,
+            norm: LoadedKernel::load(device, "residual_layer_norm", storage)?,
+            product: ProductKernels::load(device, ["gemm_bias_64", "gemm_bias_128"], storage)?,
+            residual: ProductKernels::load(device, ["gemm_bias_residual_64", "gemm_bias_residual_128"], storage)?,
+            activation: ProductKernels::load(device, activation, storage)?,
+            attention: LoadedKernel::load(device, attention, storage)?,
+            pooling: LoadedKernel::load(device, pooling, storage)?,
             head,
         })
     }
@@ -112,11 +117,17 @@ impl EncoderKernels {
 // === impl ProductKernels ===
 
 impl ProductKernels {
-    fn load(device: &mut impl GpuDevice, names: [&str; 2]) -> Result<Self, DeviceError> {
+    fn load(device: &mut impl GpuDevice, names: [&str; 2], storage: StorageFormat) -> Result<Self, DeviceError> {
         let [small, large] = names;
-        let (small, large) = (LoadedKernel::load(device, small)?, LoadedKernel::load(device, large)?);
+        let small = LoadedKernel::load(device, small, storage)?;
+        let large = LoadedKernel::load(device, large, storage)?;
         let multiprocessors = usize::try_from(device.properties().multiprocessors).unwrap_or(usize::MAX);
         Ok(Self { small, large, multiprocessors })
+    }
+
+    /// Format of the operands and of the result.
+    pub(crate) fn storage(&self) -> StorageFormat {
+        self.small.storage()
     }
 
     /// Returns the launch of a product.

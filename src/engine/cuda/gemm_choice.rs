@@ -7,22 +7,15 @@
 //! rounding, as for a wrong layout or a damaged library, the kernel executes this product. Other
 //! numbers of rows, for which the library may choose other algorithms, are not checked.
 
-use half::bf16;
-
 use super::device::{DeviceAddress, DeviceOperation, GpuDevice};
 use super::encoder_kernels::{ProductKernels, ProductOperands};
 use super::encoder_pass::EncoderPass;
 use super::fault::DeviceError;
 use super::gemm_plans::GemmPlans;
-use super::memory_plan::STORAGE_BYTES;
+use super::storage_format::{STORAGE_BYTES, StorageFormat};
 
 /// Rows of the products: those of the smallest shape of a batch.
 const ROWS: usize = 64;
-/// Maximum of the relative error: the norm of the difference, divided by the norm of the result.
-/// Library and kernel round the same sums to bfloat16, with an error of at most 2^-9 of each
-/// element. They sum in different orders, so that a few elements are rounded to neighbouring
-/// numbers.
-const ERROR_MAX: f64 = 1.0 / 256.0;
 
 /// The choice of a library.
 #[derive(Debug, Default)]
@@ -70,7 +63,7 @@ pub(crate) fn choose_library(
     let mut rejected = Vec::new();
     for CheckedProduct { role, kernels, operands } in &products {
         if let Some(reason) = find_obstacle(device, &mut plans, kernels, *operands)? {
-            plans.exclude(*operands);
+            plans.exclude(kernels, *operands);
             rejected.push(format!("{name}, {role}: {reason}"));
         }
     }
@@ -132,19 +125,22 @@ fn compare_product(
     if !matches!(product, DeviceOperation::Multiply(_)) {
         return Ok(Some("it has no plan".to_owned()));
     }
-    let expected = run(device, &DeviceOperation::Launch(kernels.multiply(operands)?), operands)?;
-    let found = run(device, &product, operands)?;
+    let storage = kernels.storage();
+    let expected = run(device, &DeviceOperation::Launch(kernels.multiply(operands)?), operands, storage)?;
+    let found = run(device, &product, operands, storage)?;
     let error = relative_error(&found, &expected);
-    // This is false if the error is not a number.
-    let agrees = error <= ERROR_MAX;
+    // Library and kernel round the same sums. They sum in different orders, so that a few elements
+    // are rounded to neighbouring numbers, and most are equal. The comparison is false if the error
+    // is not a number.
+    let agrees = error <= storage.rounding_error();
     Ok((!agrees).then(|| format!("its result differs from that of the kernel by {error:.1e}")))
 }
 
-/// Returns numbers of bfloat16 in which no two neighbouring rows or columns are equal.
-fn pattern(count: usize, period: usize) -> Vec<u8> {
+/// Returns numbers of a format in which no two neighbouring rows or columns are equal.
+fn pattern(count: usize, period: usize, storage: StorageFormat) -> Vec<u8> {
     let value = |at: usize| {
         let step = u8::try_from((at * 7 + at / 13) % period).unwrap_or(0);
-        bf16::from_f32(f32::from(step) / 16.0 - 1.0).to_le_bytes()
+        storage.encode(f32::from(step) / 16.0 - 1.0)
     };
     (0..count).flat_map(value).collect()
 }
@@ -154,19 +150,20 @@ fn run(
     device: &mut impl GpuDevice,
     operation: &DeviceOperation,
     operands: ProductOperands,
+    storage: StorageFormat,
 ) -> Result<Vec<f64>, DeviceError> {
     let ProductOperands { input, layer, residual, out, rows } = operands;
-    device.upload(input, &pattern(rows * layer.depth, 29))?;
+    device.upload(input, &pattern(rows * layer.depth, 29, storage))?;
     if residual != DeviceAddress::NULL {
-        device.upload(residual, &pattern(rows * layer.columns, 31))?;
+        device.upload(residual, &pattern(rows * layer.columns, 31, storage))?;
     }
-    // All bits are set, which is not a number in bfloat16, so that an element that the product does
-    // not write is found.
+    // All bits are set, which is not a number in either format, so that an element that the product
+    // does not write is found.
     let mut bytes = vec![u8::MAX; rows * layer.columns * STORAGE_BYTES];
     device.upload(out, &bytes)?;
     device.perform(operation)?;
     device.download(out, &mut bytes)?;
-    Ok(bytes.as_chunks().0.iter().map(|bytes| bf16::from_le_bytes(*bytes).to_f64()).collect())
+    Ok(storage.decode_all(&bytes).into_iter().map(f64::from).collect())
 }
 
 /// Returns the norm of the difference by the norm of the expected numbers. It is not a number if
@@ -185,7 +182,7 @@ mod tests {
     fn errors_are_relative_to_the_result() {
         assert!(relative_error(&[3.0, 4.0], &[3.0, 4.0]) <= 0.0);
         assert!((relative_error(&[3.0, 4.5], &[3.0, 4.0]) - 0.1).abs() < 1e-12);
-        assert!(relative_error(&[1.0], &[0.0]) > ERROR_MAX);
+        assert!(relative_error(&[1.0], &[0.0]).is_infinite());
         assert!(relative_error(&[f64::NAN], &[1.0]).is_nan());
     }
 }

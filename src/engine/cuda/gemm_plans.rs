@@ -36,8 +36,8 @@ impl GemmPlans {
     }
 
     /// Leaves products with the weight and the residual of this one to the kernels.
-    pub(crate) fn exclude(&mut self, operands: ProductOperands) {
-        self.excluded.push(shape_of(operands));
+    pub(crate) fn exclude(&mut self, kernels: &ProductKernels, operands: ProductOperands) {
+        self.excluded.push(shape_of(kernels, operands));
     }
 
     /// Ends the use of the library. Returns `false` if none was used.
@@ -53,7 +53,7 @@ impl GemmPlans {
         kernels: &ProductKernels,
         operands: ProductOperands,
     ) -> Result<DeviceOperation, DeviceError> {
-        let Some((plan, workspace)) = self.find(device, shape_of(operands))?.zip(self.workspace) else {
+        let Some((plan, workspace)) = self.find(device, shape_of(kernels, operands))?.zip(self.workspace) else {
             return kernels.multiply(operands).map(DeviceOperation::Launch);
         };
         let ProductOperands { input, layer, residual, out, .. } = operands;
@@ -83,7 +83,9 @@ impl GemmPlans {
     }
 }
 
-fn shape_of(operands: ProductOperands) -> GemmShape {
+/// Returns the shape of a product. A library multiplies in the format of the kernels.
+fn shape_of(kernels: &ProductKernels, operands: ProductOperands) -> GemmShape {
     let ProductOperands { layer, residual, rows, .. } = operands;
-    GemmShape { rows, columns: layer.columns, depth: layer.depth, has_residual: residual != DeviceAddress::NULL }
+    let has_residual = residual != DeviceAddress::NULL;
+    GemmShape { rows, columns: layer.columns, depth: layer.depth, has_residual, storage: kernels.storage() }
 }

@@ -5,9 +5,10 @@
 
 use super::device_address::DeviceAddress;
 use super::fault::DeviceError;
+use super::storage_format::StorageFormat;
 
-/// A library that multiplies matrices in bfloat16, with sums in 32-bit floating point, in the
-/// stream of the kernels.
+/// A library that multiplies matrices in a storage format, with sums in 32-bit floating point, in
+/// the stream of the kernels.
 pub trait GemmProvider {
     /// Returns the name of the library, with its version.
     fn name(&self) -> String;
@@ -28,7 +29,8 @@ pub trait GemmProvider {
     fn multiply(&mut self, call: &GemmCall) -> Result<(), DeviceError>;
 }
 
-/// Shape of a product of an input with the transpose of a weight, plus a bias.
+/// Shape of a product of an input with the transpose of a weight, plus a bias, and the format of
+/// its numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GemmShape {
     /// Rows of the input and of the result.
@@ -39,6 +41,8 @@ pub struct GemmShape {
     pub depth: usize,
     /// `true` if a matrix is added, in the shape of the result.
     pub has_residual: bool,
+    /// Format of all matrices.
+    pub storage: StorageFormat,
 }
 
 /// A plan of a provider, by its number. Plans live as long as their provider.

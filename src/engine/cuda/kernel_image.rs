@@ -3,15 +3,20 @@
 use serde_json::Value;
 
 use super::fault::{DeviceError, INVALID_VALUE};
+use super::storage_format::StorageFormat;
 
-/// Names of the kernels and their PTX, with weights and activations in bfloat16.
+/// Names of the kernels and their PTX.
 macro_rules! kernels {
     ($($name:literal)*) => {
-        [$(($name, include_str!(concat!("kernels/ptx/", $name, ".bf16.ptx")))),*]
+        [$(KernelSource {
+            name: $name,
+            bf16: include_str!(concat!("kernels/ptx/", $name, ".bf16.ptx")),
+            f16: include_str!(concat!("kernels/ptx/", $name, ".f16.ptx")),
+        }),*]
     };
 }
 
-const KERNELS: [(&str, &str); 18] = kernels! {
+static KERNELS: [KernelSource; 18] = kernels! {
     "embedding_layer_norm" "residual_layer_norm"
     "gemm_bias_64" "gemm_bias_residual_64" "gemm_bias_gelu_erf_64" "gemm_bias_gelu_tanh_64"
     "gemm_bias_128" "gemm_bias_residual_128" "gemm_bias_gelu_erf_128" "gemm_bias_gelu_tanh_128"
@@ -28,6 +33,8 @@ const MANIFEST: &str = include_str!("kernels/ptx/manifest.json");
 pub struct KernelImage {
     /// Name of the kernel and of its entry point.
     pub name: &'static str,
+    /// Format of the weights and activations.
+    pub storage: StorageFormat,
     /// The PTX.
     pub ptx: &'static str,
     /// SHA-256 of the PTX in hexadecimal digits.
@@ -51,42 +58,62 @@ pub enum ParameterType {
     Float,
 }
 
+/// PTX of a kernel in each storage format.
+struct KernelSource {
+    name: &'static str,
+    bf16: &'static str,
+    f16: &'static str,
+}
+
 // === impl KernelImage ===
 
 impl KernelImage {
-    /// Returns all kernels.
+    /// Returns all kernels in all formats.
     ///
     /// # Errors
     /// The manifest does not describe a kernel: the binary was built from an inconsistent tree.
     pub fn all() -> Result<Vec<Self>, DeviceError> {
-        KERNELS.iter().map(|(name, _)| Self::find(name)).collect()
+        let in_format = |storage: StorageFormat| KERNELS.iter().map(move |source| Self::find(source.name, storage));
+        StorageFormat::ALL.into_iter().flat_map(in_format).collect()
     }
 
-    /// Returns a kernel by its name.
+    /// Returns a kernel by its name and its format.
     ///
     /// # Errors
     /// There is none of this name, or the manifest does not describe it.
-    pub fn find(name: &str) -> Result<Self, DeviceError> {
+    pub fn find(name: &str, storage: StorageFormat) -> Result<Self, DeviceError> {
         let unknown = || DeviceError::new("the choice of a kernel", INVALID_VALUE, format!("no kernel {name}"));
-        let (name, ptx) = *KERNELS.iter().find(|(known, _)| *known == name).ok_or_else(unknown)?;
+        let source = KERNELS.iter().find(|source| source.name == name).ok_or_else(unknown)?;
         let manifest: Value = serde_json::from_str(MANIFEST).map_err(|_| unknown())?;
         let entries = manifest.get("kernels").and_then(Value::as_array).ok_or_else(unknown)?;
         let text = |entry: &Value, field: &str| entry.get(field).and_then(Value::as_str).map(str::to_owned);
         let is_this = |entry: &&Value| {
-            text(entry, "name").as_deref() == Some(name) && text(entry, "storage").as_deref() == Some("bf16")
+            text(entry, "name").as_deref() == Some(name) && text(entry, "storage").as_deref() == Some(storage.label())
         };
         let entry = entries.iter().find(is_this).ok_or_else(unknown)?;
         let number = |field: &str| entry.get(field).and_then(Value::as_u64).and_then(|value| u32::try_from(value).ok());
         let parameters = entry.get("parameters").and_then(Value::as_array).ok_or_else(unknown)?;
         let kind = |parameter: &Value| ParameterType::from_name(&text(parameter, "type")?);
         Ok(Self {
-            name,
-            ptx,
+            name: source.name,
+            storage,
+            ptx: source.ptx(storage),
             sha256: text(entry, "sha256").ok_or_else(unknown)?,
             threads: number("threads").ok_or_else(unknown)?,
             shared_bytes: number("dynamic_shared_bytes").ok_or_else(unknown)?,
             parameters: parameters.iter().map(kind).collect::<Option<_>>().ok_or_else(unknown)?,
         })
+    }
+}
+
+// === impl KernelSource ===
+
+impl KernelSource {
+    const fn ptx(&self, storage: StorageFormat) -> &'static str {
+        match storage {
+            StorageFormat::Bf16 => self.bf16,
+            StorageFormat::F16 => self.f16,
+        }
     }
 }
 
@@ -105,20 +132,29 @@ impl ParameterType {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::cuda::model_support::{DEPTH_STEP, HIDDEN_MAX};
 
     #[test]
     fn every_kernel_is_described_by_the_manifest() {
         let images = KernelImage::all().unwrap();
-        assert_eq!(images.len(), 18);
-        for image in images {
+        assert_eq!(images.len(), 2 * 18);
+        for image in &images {
             assert!(image.ptx.contains(&format!(".entry {}(", image.name)), "{}", image.name);
             assert_eq!((image.sha256.len(), image.threads % 32), (64, 0));
         }
-        let listed = MANIFEST.matches("\"storage\": \"bf16\"").count();
-        assert_eq!(listed, KERNELS.len(), "a kernel of the manifest is not part of the binary");
-        assert!(KernelImage::find("gemm").is_err());
+        let hashes: BTreeSet<&str> = images.iter().map(|image| image.sha256.as_str()).collect();
+        assert_eq!(hashes.len(), images.len(), "a compiled kernel is found by the hash of its PTX");
+        for storage in StorageFormat::ALL {
+            let label = storage.label();
+            let listed = MANIFEST.matches(&format!("\"storage\": \"{label}\"")).count();
+            assert_eq!(listed, KERNELS.len(), "a kernel of the manifest is not part of the binary");
+            let product = KernelImage::find("gemm_bias_64", storage).unwrap();
+            assert!(product.ptx.contains(&format!(".f32.{label}.{label}.f32")), "{label}");
+            assert!(KernelImage::find("gemm", storage).is_err());
+        }
     }
 
     /// The chosen models are within the limits of every kernel.

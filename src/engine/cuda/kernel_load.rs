@@ -61,6 +61,7 @@ mod tests {
 
     use super::*;
     use crate::cuda::fault::{INVALID_VALUE, LAUNCH_FAILED};
+    use crate::cuda::storage_format::StorageFormat;
 
     /// A linker whose machine code is a number and the name of the kernel, and that loads its own
     /// number only.
@@ -79,7 +80,7 @@ mod tests {
         }
 
         fn load_from(&mut self, cache: Option<&CubinCache>) -> Result<KernelModule<Vec<u8>>, DeviceError> {
-            load_kernel(self, &KernelImage::find("pool_mean").unwrap(), &properties(13_000), cache)
+            load_kernel(self, &image(StorageFormat::Bf16), &properties(13_000), cache)
         }
     }
 
@@ -99,21 +100,27 @@ mod tests {
         }
     }
 
+    fn image(storage: StorageFormat) -> KernelImage {
+        KernelImage::find("pool_mean", storage).unwrap()
+    }
+
     fn properties(driver_version: u32) -> DeviceProperties {
         let name = "a GPU".to_owned();
         DeviceProperties { name, capability: (9, 0), multiprocessors: 1, memory_bytes: 1, driver_version }
     }
 
     #[test]
-    fn a_kernel_is_compiled_once_for_each_driver() {
+    fn a_kernel_is_compiled_once_for_each_driver_and_format() {
         let folder = tempfile::tempdir().unwrap();
         let (cache, mut linker) = (CubinCache::new(folder.path()), FakeLinker::new(1));
-        let image = KernelImage::find("pool_mean").unwrap();
-        let mut load = |driver| load_kernel(&mut linker, &image, &properties(driver), Some(&cache)).unwrap();
-        let (first, again, other) = (load(13_000), load(13_000), load(12_080));
-        assert_eq!([first.is_compiled, again.is_compiled, other.is_compiled], [true, false, true]);
+        let mut load =
+            |driver, storage| load_kernel(&mut linker, &image(storage), &properties(driver), Some(&cache)).unwrap();
+        let (bf16, f16) = (StorageFormat::Bf16, StorageFormat::F16);
+        let (first, again) = (load(13_000, bf16), load(13_000, bf16));
+        let others = [load(12_080, bf16), load(13_000, f16)].map(|kernel| kernel.is_compiled);
+        assert_eq!((first.is_compiled, again.is_compiled, others), (true, false, [true; 2]));
         assert_eq!(first.module, again.module);
-        assert_eq!(linker.compiled, 2);
+        assert_eq!(linker.compiled, 3);
         assert!(linker.load_from(None).unwrap().is_compiled, "without a directory nothing is kept");
     }
 

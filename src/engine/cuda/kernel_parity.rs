@@ -3,17 +3,12 @@
 //! It shows what the interpreter cannot: that a driver compiles the PTX, and that the hardware
 //! computes what it specifies.
 
-use half::bf16;
-
 use super::device::{DeviceAddress, GpuDevice, LaunchArgument};
 use super::fault::DeviceError;
 use super::loaded_kernel::LoadedKernel;
 use super::simulated::SimulatedDevice;
+use super::storage_format::{STORAGE_BYTES, StorageFormat};
 use ParityOperand::{Float, Floats, FloatsOut, Integers, Null, Size, Values, ValuesOut};
-
-/// Largest relative error in norm. Sums of tensor cores differ in their last bits, so some results
-/// are rounded to the next number in bfloat16: 2^-8 is the distance of two.
-pub const PARITY_ERROR_MAX: f64 = 1.0 / 256.0;
 
 /// Sizes of the operands: not multiples of the tiles, so that their edges are compared.
 const ROWS: usize = 75;
@@ -27,11 +22,13 @@ const EPSILON: f32 = 1e-12;
 /// Two sequences: of one tile of the attention, and of two.
 const LENGTHS: [u32; 2] = [5, 70];
 
-/// Result of one kernel.
+/// Result of one kernel in one format.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KernelParity {
     /// Name of the kernel.
     pub kernel: &'static str,
+    /// Format of its weights and activations.
+    pub storage: StorageFormat,
     /// Relative error in norm, or the error of the device.
     pub error: Result<f64, DeviceError>,
 }
@@ -45,13 +42,13 @@ struct ParityCase {
 
 /// An argument before it has an address.
 enum ParityOperand {
-    /// This number of values in bfloat16, within ±1.
+    /// This number of values in the storage format, within ±1.
     Values(usize),
     /// This number of values in f32, within ±1.
     Floats(usize),
     Integers(Vec<u32>),
     Null,
-    /// Results in bfloat16.
+    /// Results in the storage format.
     ValuesOut(usize),
     /// Results in f32.
     FloatsOut(usize),
@@ -62,23 +59,28 @@ enum ParityOperand {
 // === impl KernelParity ===
 
 impl KernelParity {
-    /// Returns `true` if the results agree within [`PARITY_ERROR_MAX`].
+    /// Returns `true` if the relative error in norm is at most that of a rounded number: sums of
+    /// tensor cores differ in their last bits, so some results are rounded to the next number.
     #[must_use]
     pub fn agrees(&self) -> bool {
         // Not a number is no agreement.
-        self.error.as_ref().is_ok_and(|error| *error <= PARITY_ERROR_MAX)
+        self.error.as_ref().is_ok_and(|error| *error <= self.storage.rounding_error())
     }
 }
 
-/// Runs every kernel on a device and on the interpreter, and compares the results. The memory of
-/// the inputs stays allocated on the device.
+/// Runs every kernel in every format on a device and on the interpreter, and compares the results.
+/// The memory of the inputs stays allocated on the device.
 pub fn compare_kernels(device: &mut impl GpuDevice) -> Vec<KernelParity> {
-    let compare = |case: ParityCase| {
-        let found = case.run(device);
-        let error = found.and_then(|found| Ok(relative_error(&found, &case.run(&mut SimulatedDevice::new(0))?)));
-        KernelParity { kernel: case.kernel, error }
-    };
-    all_cases().into_iter().map(compare).collect()
+    let (cases, mut parities) = (all_cases(), Vec::new());
+    for storage in StorageFormat::ALL {
+        for case in &cases {
+            let found = case.run(device, storage);
+            let expected = || case.run(&mut SimulatedDevice::new(0), storage);
+            let error = found.and_then(|found| Ok(relative_error(&found, &expected()?)));
+            parities.push(KernelParity { kernel: case.kernel, storage, error });
+        }
+    }
+    parities
 }
 
 fn relative_error(found: &[f32], expected: &[f32]) -> f64 {
@@ -171,14 +173,14 @@ fn head_cases() -> Vec<ParityCase> {
 
 impl ParityCase {
     /// Returns the results on a device.
-    fn run(&self, device: &mut impl GpuDevice) -> Result<Vec<f32>, DeviceError> {
+    fn run(&self, device: &mut impl GpuDevice, storage: StorageFormat) -> Result<Vec<f32>, DeviceError> {
         device.bind_thread()?;
-        let kernel = LoadedKernel::load(device, self.kernel)?;
+        let kernel = LoadedKernel::load(device, self.kernel, storage)?;
         let sizes: Vec<usize> = self.operands.iter().map(ParityOperand::region_bytes).collect();
         let regions = device.allocate(&sizes)?;
         let mut arguments = Vec::new();
         for (number, (operand, region)) in self.operands.iter().zip(&regions).enumerate() {
-            let bytes = operand.input_bytes(number);
+            let bytes = operand.input_bytes(number, storage);
             if !bytes.is_empty() {
                 device.upload(*region, &bytes)?;
             }
@@ -189,7 +191,7 @@ impl ParityCase {
         let Some((operand, region)) = out else { return Ok(Vec::new()) };
         let mut bytes = vec![0; operand.region_bytes()];
         device.download(region, &mut bytes)?;
-        Ok(operand.decode(&bytes))
+        Ok(operand.decode(&bytes, storage))
     }
 }
 
@@ -198,7 +200,7 @@ impl ParityCase {
 impl ParityOperand {
     fn region_bytes(&self) -> usize {
         match self {
-            Values(count) | ValuesOut(count) => count * size_of::<bf16>(),
+            Values(count) | ValuesOut(count) => count * STORAGE_BYTES,
             Floats(count) | FloatsOut(count) => count * size_of::<f32>(),
             Integers(values) => values.len() * size_of::<u32>(),
             Null | Size(_) | Float(_) => 0,
@@ -210,11 +212,9 @@ impl ParityOperand {
     }
 
     /// Returns the contents of an input; nothing for an output or a number.
-    fn input_bytes(&self, number: usize) -> Vec<u8> {
+    fn input_bytes(&self, number: usize, storage: StorageFormat) -> Vec<u8> {
         match self {
-            Values(count) => {
-                test_values(*count, number).flat_map(|value| bf16::from_f32(value).to_le_bytes()).collect()
-            }
+            Values(count) => test_values(*count, number).flat_map(|value| storage.encode(value)).collect(),
             Floats(count) => test_values(*count, number).flat_map(f32::to_le_bytes).collect(),
             Integers(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
             Null | ValuesOut(_) | FloatsOut(_) | Size(_) | Float(_) => Vec::new(),
@@ -230,9 +230,9 @@ impl ParityOperand {
         }
     }
 
-    fn decode(&self, bytes: &[u8]) -> Vec<f32> {
+    fn decode(&self, bytes: &[u8], storage: StorageFormat) -> Vec<f32> {
         match self {
-            ValuesOut(_) => bytes.as_chunks().0.iter().map(|bytes| bf16::from_le_bytes(*bytes).to_f32()).collect(),
+            ValuesOut(_) => storage.decode_all(bytes),
             _ => bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
         }
     }
@@ -258,7 +258,7 @@ mod tests {
         let found = compare_kernels(&mut SimulatedDevice::new(9));
         assert_eq!(found.len(), KernelImage::all().unwrap().len());
         for parity in found {
-            assert_eq!(parity.error, Ok(0.0), "{}", parity.kernel);
+            assert_eq!(parity.error, Ok(0.0), "{} in {}", parity.kernel, parity.storage.label());
             assert!(parity.agrees());
         }
     }
@@ -266,13 +266,16 @@ mod tests {
     #[test]
     fn a_difference_is_found() {
         let case = attention_case(("attention_32", 32));
-        let found = case.run(&mut SimulatedDevice::new(0)).unwrap();
+        let found = case.run(&mut SimulatedDevice::new(0), StorageFormat::Bf16).unwrap();
         assert!(
             found.iter().all(|value| value.is_finite()) && found.iter().any(|value| (value - found[0]).abs() > 0.01)
         );
-        let scaled: Vec<f32> = found.iter().map(|value| value * 1.01).collect();
-        assert!(relative_error(&scaled, &found) > PARITY_ERROR_MAX);
-        let nan = KernelParity { kernel: "attention_32", error: Ok(relative_error(&[f32::NAN], &[1.0])) };
-        assert!(!nan.agrees());
+        let parity = |error, storage| KernelParity { kernel: "attention_32", storage, error: Ok(error) };
+        // The second difference is that of a rounding in bfloat16, and an error in half precision.
+        for (factor, agreements) in [(1.01, [false, false]), (1.003, [true, false]), (f32::NAN, [false, false])] {
+            let scaled: Vec<f32> = found.iter().map(|value| value * factor).collect();
+            let error = relative_error(&scaled, &found);
+            assert_eq!(StorageFormat::ALL.map(|storage| parity(error, storage).agrees()), agreements, "{factor}");
+        }
     }
 }

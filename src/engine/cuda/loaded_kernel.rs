@@ -3,6 +3,7 @@
 use super::device::{GpuDevice, KernelId, KernelLaunch, LaunchArgument, to_u32};
 use super::fault::{DeviceError, INVALID_VALUE};
 use super::kernel_image::{KernelImage, ParameterType};
+use super::storage_format::StorageFormat;
 
 /// A kernel that a device has loaded.
 #[derive(Debug, Clone)]
@@ -14,10 +15,15 @@ pub(crate) struct LoadedKernel {
 // === impl LoadedKernel ===
 
 impl LoadedKernel {
-    /// Loads a kernel by its name.
-    pub(crate) fn load(device: &mut impl GpuDevice, name: &str) -> Result<Self, DeviceError> {
-        let image = KernelImage::find(name)?;
+    /// Loads a kernel by its name and its format.
+    pub(crate) fn load(device: &mut impl GpuDevice, name: &str, storage: StorageFormat) -> Result<Self, DeviceError> {
+        let image = KernelImage::find(name, storage)?;
         Ok(Self { id: device.load_kernel(&image)?, image })
+    }
+
+    /// Format of the weights and activations that it reads and writes.
+    pub(crate) fn storage(&self) -> StorageFormat {
+        self.image.storage
     }
 
     /// Returns a launch, after a check of its arguments against the parameters of the kernel.
@@ -53,7 +59,7 @@ mod tests {
 
     #[test]
     fn arguments_of_another_number_or_type_are_refused() {
-        let image = KernelImage::find("pool_mean").unwrap();
+        let image = KernelImage::find("pool_mean", StorageFormat::Bf16).unwrap();
         let (pointer, size) = (LaunchArgument::Address(DeviceAddress(256)), LaunchArgument::size(8));
         check_arguments(&image, &[pointer, pointer, pointer, size, size, size]).unwrap();
         for wrong in [vec![pointer; 3], vec![pointer; 6], vec![size; 6]] {

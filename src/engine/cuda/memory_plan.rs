@@ -3,13 +3,12 @@
 use super::batch_inputs::InputLayout;
 use super::device::{REGION_ALIGNMENT, STAGED_BYTES_MAX};
 use super::graph_cache::TOKEN_BUCKET;
+use super::storage_format::STORAGE_BYTES;
 use crate::config::EncoderConfig;
 
 /// Maximum number of sequences of an execution. It allows 16 384 tokens, the usual maximum of a
 /// batch, in short texts such as queries, of 16 tokens each. Batches of more sequences are divided.
 const SEQUENCES_MAX: usize = 1024;
-/// Bytes of a weight or an activation: bfloat16.
-pub(crate) const STORAGE_BYTES: usize = 2;
 const FLOAT_BYTES: usize = 4;
 
 /// Sizes of all memory but the weights, in bytes.

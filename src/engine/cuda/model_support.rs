@@ -1,5 +1,6 @@
 //! The kernels that a model needs, or the reason why there are none.
 
+use super::storage_format::StorageFormat;
 use crate::activation::Activation;
 use crate::config::{Architecture, HeadConfig, HeadPooling};
 use crate::error::LoadError;
@@ -11,9 +12,10 @@ pub(super) const HIDDEN_MAX: usize = 1024;
 /// Hidden and inner states have a multiple of this number of elements (`gemm.cu`: depth of a tile).
 pub(super) const DEPTH_STEP: usize = 32;
 
-/// Names of the kernels that depend on the model.
+/// Names of the kernels that depend on the model, and the format of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KernelChoice {
+    pub(crate) storage: StorageFormat,
     pub(crate) attention: &'static str,
     /// Products with the activation function, with tiles of 64 and of 128 rows and columns.
     pub(crate) activation: [&'static str; 2],
@@ -53,7 +55,7 @@ impl KernelChoice {
                 return Err(refuse(model, fields.heads, found, "heads of 32, 64 or 128 elements"));
             }
         };
-        Ok(Self { attention, activation, pooling: pooling_kernel(model)? })
+        Ok(Self { storage: StorageFormat::of_model(model), attention, activation, pooling: pooling_kernel(model)? })
     }
 }
 

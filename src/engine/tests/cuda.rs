@@ -8,6 +8,7 @@ mod library;
 mod pipeline;
 mod refusals;
 mod scripted_device;
+mod storage;
 mod tiny_model;
 
 use super::minilm::minilm;

@@ -86,9 +86,14 @@ async fn views_show_the_model_and_its_limits() {
 
 #[tokio::test]
 async fn the_type_of_numbers_is_that_of_the_executor() {
-    let model = TestModel::embedding();
-    // On a GPU that is chosen, and on the CPU if that GPU cannot execute the model.
-    for (number_type, name) in [(NumberType::Bfloat16, "bfloat16"), (NumberType::Float32, "float32")] {
+    let (whole, half) = (TestModel::embedding(), TestModel::classifier());
+    // On a GPU that is chosen, and on the CPU if that GPU cannot execute the model. The weights of
+    // the first model are in F32, and those of the other one in F16.
+    for (model, of_gpu, number_type) in [
+        (&whole, "bfloat16", NumberType::Bfloat16),
+        (&whole, "bfloat16", NumberType::Float32),
+        (&half, "float16", NumberType::Float16),
+    ] {
         let device = DeviceNote { is_gpu: true, reason: String::new() };
         let (opens, waits) = std::sync::mpsc::channel::<()>();
         let load = move || {
@@ -97,10 +102,10 @@ async fn the_type_of_numbers_is_that_of_the_executor() {
         };
         let parts = EngineParts { device, ..parts() };
         let server = EngineServer::start_with(model.served.clone(), parts, load).unwrap();
-        assert_eq!(json_of(&get(&server, "/info").await)["model_dtype"], "bfloat16", "that of the chosen device");
+        assert_eq!(json_of(&get(&server, "/info").await)["model_dtype"], of_gpu, "that of the chosen device");
         opens.send(()).unwrap();
         until_ready(&server).await;
-        assert_eq!(json_of(&get(&server, "/info").await)["model_dtype"], name);
+        assert_eq!(json_of(&get(&server, "/info").await)["model_dtype"], number_type.name());
     }
 }
 

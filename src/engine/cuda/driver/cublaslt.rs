@@ -16,11 +16,11 @@ use cudarc::driver::sys::CUstream;
 use crate::cuda::device::DeviceAddress;
 use crate::cuda::fault::{DeviceError, INVALID_VALUE, LAUNCH_FAILED, NOT_SUPPORTED, OUT_OF_MEMORY};
 use crate::cuda::gemm_provider::{GemmCall, GemmPlan, GemmProvider, GemmShape};
+use crate::cuda::storage_format::StorageFormat;
 
 /// Size of the workspace: what NVIDIA recommends for compute capability 9.0 (cuBLAS documentation,
 /// "cublasSetWorkspace"), and more than older devices need.
 const WORKSPACE_BYTES: usize = 32 << 20;
-const STORAGE: sys::cudaDataType_t = sys::cudaDataType_t::CUDA_R_16BF;
 const PLAN: &str = "the plan of a product";
 const MULTIPLY: &str = "the launch of a product";
 
@@ -142,6 +142,14 @@ fn describe(operation: &'static str, error: CublasError) -> DeviceError {
     DeviceError::new(operation, code, format!("{error}"))
 }
 
+/// Returns the type of the numbers of a format.
+const fn data_type(storage: StorageFormat) -> sys::cudaDataType_t {
+    match storage {
+        StorageFormat::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
+        StorageFormat::F16 => sys::cudaDataType_t::CUDA_R_16F,
+    }
+}
+
 /// Ignores the error of freeing a handle, on which nothing depends.
 fn ignore_failure(_: Result<(), CublasError>) {}
 
@@ -149,10 +157,11 @@ fn ignore_failure(_: Result<(), CublasError>) {}
 
 impl CublasPlan {
     fn new(library: &LibraryHandle, shape: GemmShape) -> Result<Self, CublasError> {
-        let GemmShape { rows, columns, depth, has_residual } = shape;
+        let GemmShape { rows, columns, depth, has_residual, storage } = shape;
         let product = ProductDescriptor::new()?;
-        let weight = MatrixLayout::new(depth, columns)?;
-        let (input, out) = (MatrixLayout::new(depth, rows)?, MatrixLayout::new(columns, rows)?);
+        let weight = MatrixLayout::new(depth, columns, storage)?;
+        let input = MatrixLayout::new(depth, rows, storage)?;
+        let out = MatrixLayout::new(columns, rows, storage)?;
         let preference = PlanPreference::new()?;
         // SAFETY: all handles exist.
         let found = unsafe {
@@ -201,10 +210,10 @@ impl Drop for ProductDescriptor {
 
 impl MatrixLayout {
     /// Creates the layout of a matrix that is stored by columns without gaps.
-    fn new(rows: usize, columns: usize) -> Result<Self, CublasError> {
+    fn new(rows: usize, columns: usize, storage: StorageFormat) -> Result<Self, CublasError> {
         // Sizes of a model and of a batch are below 2^32.
         let gap = i64::try_from(rows).unwrap_or(i64::MAX);
-        result::create_matrix_layout(STORAGE, rows as u64, columns as u64, gap).map(Self)
+        result::create_matrix_layout(data_type(storage), rows as u64, columns as u64, gap).map(Self)
     }
 }
 

@@ -3,12 +3,11 @@
 //! It sums in an order that depends on the number of rows, as a library that chooses its algorithm
 //! by the shape does, so that results differ in their last bits from those of the kernels.
 
-use half::bf16;
-
 use super::SimulatedDevice;
 use crate::cuda::device::{DeviceAddress, GpuDevice};
 use crate::cuda::fault::{DeviceError, INVALID_VALUE};
 use crate::cuda::gemm_provider::{GemmCall, GemmPlan, GemmProvider, GemmShape};
+use crate::cuda::storage_format::{STORAGE_BYTES, StorageFormat};
 
 const WORKSPACE_BYTES: usize = 4096;
 
@@ -56,21 +55,22 @@ impl GemmProvider for SimulatedDevice {
         }
         library.products += 1;
         let is_wrong = library.is_wrong;
-        let GemmShape { rows, columns, depth, has_residual } = shape;
-        let input = self.read(call.input, rows * depth)?;
-        let weight = self.read(call.weight, columns * depth)?;
-        let bias = self.read(call.bias, columns)?;
-        let residual = if has_residual { self.read(call.residual, rows * columns)? } else { vec![0.0; rows * columns] };
+        let GemmShape { rows, columns, depth, has_residual, storage } = shape;
+        let input = self.read(call.input, rows * depth, storage)?;
+        let weight = self.read(call.weight, columns * depth, storage)?;
+        let bias = self.read(call.bias, columns, storage)?;
+        let results = rows * columns;
+        let residual = if has_residual { self.read(call.residual, results, storage)? } else { vec![0.0; results] };
         // A part of the sum for each block of the depth, whose size depends on the rows.
         let block = if rows > 64 { 8 } else { 16 };
-        let mut out = Vec::with_capacity(rows * columns * size_of::<bf16>());
+        let mut out = Vec::with_capacity(results * STORAGE_BYTES);
         for (at, added) in residual.iter().enumerate() {
             let (row, column) = (at / columns, at % columns);
             let blocks =
                 input[row * depth..][..depth].chunks(block).zip(weight[column * depth..][..depth].chunks(block));
             let partial = blocks.map(|(a, b)| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>());
             let bias = if is_wrong { 0.0 } else { bias[column] };
-            out.extend(bf16::from_f32(partial.sum::<f32>() + bias + added).to_le_bytes());
+            out.extend(storage.encode(partial.sum::<f32>() + bias + added));
         }
         self.upload(call.workspace, &[0; WORKSPACE_BYTES])?;
         self.upload(call.out, &out)
@@ -93,9 +93,9 @@ impl SimulatedDevice {
         self.library.as_ref()
     }
 
-    fn read(&mut self, from: DeviceAddress, count: usize) -> Result<Vec<f32>, DeviceError> {
-        let mut bytes = vec![0; count * size_of::<bf16>()];
+    fn read(&mut self, from: DeviceAddress, count: usize, storage: StorageFormat) -> Result<Vec<f32>, DeviceError> {
+        let mut bytes = vec![0; count * STORAGE_BYTES];
         self.download(from, &mut bytes)?;
-        Ok(bytes.as_chunks().0.iter().map(|bytes| bf16::from_le_bytes(*bytes).to_f32()).collect())
+        Ok(storage.decode_all(&bytes))
     }
 }

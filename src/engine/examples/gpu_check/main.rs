@@ -4,8 +4,8 @@
 //! | stage | finding |
 //! |---|---|
 //! | `device` | the driver and its devices |
-//! | `load` | the time to compile and load each kernel |
-//! | `kernels` | the agreement of each kernel with the interpreter, on small inputs |
+//! | `load` | the time to compile and load each kernel in each storage format |
+//! | `kernels` | the agreement of each of them with the interpreter, on small inputs |
 //! | `embeddings` | the cosine of embeddings of MODEL to those of the CPU |
 //! | `library` | the same with cuBLASLt, if it is installed, and the products that it cannot execute |
 //! | `throughput` | tokens per second of MODEL, by length and number of sequences |
@@ -99,9 +99,10 @@ fn load_kernels(device: &mut CudaDevice) -> CheckResult<StageFindings> {
         let loaded = device.load_kernel(&image);
         let milliseconds = start.elapsed().as_secs_f64() * 1e3;
         agrees &= loaded.is_ok();
+        let (kernel, storage) = (image.name, image.storage.label());
         loads.push(match loaded {
-            Ok(_) => json!({ "kernel": image.name, "milliseconds": milliseconds }),
-            Err(error) => json!({ "kernel": image.name, "error": error.to_string() }),
+            Ok(_) => json!({ "kernel": kernel, "storage": storage, "milliseconds": milliseconds }),
+            Err(error) => json!({ "kernel": kernel, "storage": storage, "error": error.to_string() }),
         });
     }
     Ok(StageFindings { findings: json!({ "loads": loads }), agrees })
@@ -110,9 +111,14 @@ fn load_kernels(device: &mut CudaDevice) -> CheckResult<StageFindings> {
 fn compare_all(device: &mut CudaDevice) -> StageFindings {
     let parities = compare_kernels(device);
     let agrees = parities.iter().all(KernelParity::agrees);
-    let describe = |parity: KernelParity| match &parity.error {
-        Ok(error) => json!({ "kernel": parity.kernel, "relative_error": error, "agrees": parity.agrees() }),
-        Err(error) => json!({ "kernel": parity.kernel, "error": error.to_string(), "agrees": false }),
+    let describe = |parity: KernelParity| {
+        let (kernel, storage, agrees) = (parity.kernel, parity.storage.label(), parity.agrees());
+        match parity.error {
+            Ok(error) => json!({ "kernel": kernel, "storage": storage, "relative_error": error, "agrees": agrees }),
+            Err(error) => {
+                json!({ "kernel": kernel, "storage": storage, "error": error.to_string(), "agrees": agrees })
+            }
+        }
     };
     let kernels: Vec<Value> = parities.into_iter().map(describe).collect();
     StageFindings { findings: json!({ "kernels": kernels }), agrees }

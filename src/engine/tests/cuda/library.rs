@@ -1,7 +1,7 @@
 //! A library that multiplies matrices in place of the kernels.
 
 use super::*;
-use crate::{BatchPipeline, CudaLoadError, ExecutorReport, GemmPlan, GemmShape, SimulatedLibrary};
+use crate::{BatchPipeline, CudaLoadError, ExecutorReport, GemmPlan, GemmShape, SimulatedLibrary, StorageFormat};
 
 /// Products that are checked at the start.
 const CHECKED: usize = 3;
@@ -125,7 +125,8 @@ fn a_library_that_fails_is_not_used_any_more() {
 fn plans_are_found_by_shape() {
     let mut device = SimulatedDevice::new(1).with_library(SimulatedLibrary::default());
     let provider = device.gemm_provider().unwrap();
-    let shape = GemmShape { rows: 64, columns: 96, depth: 32, has_residual: false };
+    let shape = GemmShape { rows: 64, columns: 96, depth: 32, has_residual: false, storage: StorageFormat::Bf16 };
     assert_eq!(provider.plan(shape), Ok(Some(GemmPlan(0))));
     assert_eq!(provider.plan(GemmShape { rows: 128, ..shape }), Ok(Some(GemmPlan(1))));
+    assert_eq!(provider.plan(GemmShape { storage: StorageFormat::F16, ..shape }), Ok(Some(GemmPlan(2))));
 }

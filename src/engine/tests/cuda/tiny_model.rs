@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use groupage_batching::rng::SplitMix64;
+use half::f16;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView, serialize};
 use tempfile::TempDir;
@@ -94,6 +95,28 @@ impl TinyModel {
     pub(super) fn set_first(self, shape: TinyShape, tensor: &str, value: f32) -> Self {
         let value = |name: &str| (name == tensor).then_some(value);
         write_weights(&goldens().join(shape.golden), self.folder.path(), shape, value);
+        self
+    }
+
+    /// Stores the tensors that are chosen by their names in F16, beside a table of integers, which
+    /// older files have.
+    pub(super) fn store_half(self, is_half: impl Fn(&str) -> bool) -> Self {
+        let path = self.folder.path().join("model.safetensors");
+        let file = std::fs::read(&path).unwrap();
+        let to_half = |bytes: &[u8; 4]| f16::from_f32(f32::from_le_bytes(*bytes)).to_le_bytes();
+        let mut tensors = vec![("embeddings.position_ids".to_owned(), Dtype::I64, vec![1, 2], vec![0; 16])];
+        for (name, tensor) in SafeTensors::deserialize(&file).unwrap().iter() {
+            let (dtype, bytes) = if is_half(name) {
+                (Dtype::F16, tensor.data().as_chunks::<4>().0.iter().flat_map(to_half).collect())
+            } else {
+                (tensor.dtype(), tensor.data().to_vec())
+            };
+            tensors.push((name.to_owned(), dtype, tensor.shape().to_vec(), bytes));
+        }
+        let views = tensors
+            .iter()
+            .map(|(name, dtype, sizes, bytes)| (name.as_str(), TensorView::new(*dtype, sizes.clone(), bytes).unwrap()));
+        std::fs::write(path, serialize(views, None).unwrap()).unwrap();
         self
     }
 }

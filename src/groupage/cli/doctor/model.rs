@@ -29,7 +29,8 @@ struct ModelPlan<'a> {
 /// Returns the lines about the engine of this build, and about the driver of GPUs.
 pub(super) fn engine_lines(features: &CpuFeatures) -> ReportLines {
     let CpuFeatures { supported, chosen, rejected } = features;
-    let gpu = if cfg!(feature = "cuda") { ", and one on GPUs in bfloat16" } else { "" };
+    let gpu =
+        if cfg!(feature = "cuda") { ", and one on GPUs in bfloat16, or in float16 for weights in F16" } else { "" };
     let mut lines = vec![
         ("build", format!("has the engine, with an executor on the CPU in 32-bit floating point{gpu}")),
         ("kernels", format!("{chosen} (this CPU has: {})", supported.join(", "))),
