@@ -9,7 +9,7 @@ use groupage::testkit::remote::ModelUpdate;
 use kube::ResourceExt;
 
 use super::manifests::ModelManifest;
-use super::policies::{status, wait_for_condition_within, wait_for_pod_counts};
+use super::policies::{POLICY, status, wait_for_condition_within, wait_for_pod_counts};
 use super::{TestCase, case};
 use crate::cluster::retry_until;
 use crate::installation::ensure_installed;
@@ -267,19 +267,11 @@ async fn wait_until_in_time(load: &RunningLoad<'_>) -> Result<(), TestError> {
     .await
 }
 
-const LEARNING: &str = "
-apiVersion: groupage.dev/v1alpha1
-kind: BatchPolicy
-metadata: {name: model}
-spec:
-  targetRefs: [{group: apps, kind: Deployment, name: model}]
-  slo: {latencyP99: 500ms}
-";
 const BEGINS: &str = "starting with values that other pods learned";
 
 async fn a_new_pod_starts_with_the_values_learned_by_others_of_its_node_class(space: &TestNamespace) -> CaseResult {
     ensure_installed(space).await?;
-    space.apply(LEARNING).await?;
+    space.apply(POLICY).await?;
     let model = ModelManifest { args: ", --base, 10ms, --per-item, 1ms", ..ModelManifest::default() };
     space.apply(&model.yaml()).await?;
     let first = space.deployment_ready("model").await?.pop().ok_or("no pod")?;

@@ -128,13 +128,12 @@ mod tests {
     use super::*;
     use crate::config::Mode;
 
+    fn judge_pushed(config: &SidecarConfig, arm: Option<&ExperimentArm>) -> Result<ValidatedConfig, LoadError> {
+        judge(config, arm, Origin::Controller, &SettingsSources::default())
+    }
+
     fn of(policy: Value) -> Result<ValidatedConfig, LoadError> {
-        judge(
-            &SidecarConfig { policy, ..SidecarConfig::default() },
-            None,
-            Origin::Controller,
-            &SettingsSources::default(),
-        )
+        judge_pushed(&SidecarConfig { policy, ..SidecarConfig::default() }, None)
     }
 
     #[test]
@@ -188,13 +187,10 @@ mod tests {
         let policy = json!({"limits": {"batchItemsMax": 7, "slotsMax": 3}, "scheduling": {"policy": "WorkConserving"}});
         let arm = ExperimentArm { spec: json!({"limits": {"batchItemsMax": 9}}), ..ExperimentArm::default() };
         let config = SidecarConfig { policy, ..SidecarConfig::default() };
-        let on = judge(&config, Some(&arm), Origin::Controller, &SettingsSources::default()).unwrap().policy;
+        let on = judge_pushed(&config, Some(&arm)).unwrap().policy;
         assert_eq!((on.limits.batch_items_max, on.limits.slots_max), (9, None));
         assert_eq!(on.scheduling.policy, config::SchedulingPolicy::Adaptive);
-        assert_eq!(
-            judge(&config, None, Origin::Controller, &SettingsSources::default()).unwrap().policy.limits.slots_max,
-            Some(3)
-        );
+        assert_eq!(judge_pushed(&config, None).unwrap().policy.limits.slots_max, Some(3));
     }
 
     #[test]
@@ -206,13 +202,7 @@ mod tests {
             ..TunedSettings::default()
         };
         let policy = json!({"tuning": {"bounds": {"slotsMax": {"max": 2}, "deadlineShift": {"max": "30%"}}}});
-        let judged = judge(
-            &SidecarConfig { policy, settings, ..SidecarConfig::default() },
-            None,
-            Origin::Controller,
-            &SettingsSources::default(),
-        )
-        .unwrap();
+        let judged = judge_pushed(&SidecarConfig { policy, settings, ..SidecarConfig::default() }, None).unwrap();
         assert_eq!((judged.policy.limits.slots_max, judged.policy.shift_permille), (Some(2), 300));
         let expected = TunedSettings { slots_max: Some(2), shift_permille: 300, ..TunedSettings::default() };
         assert_eq!(judged.settings, expected);
