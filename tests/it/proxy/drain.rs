@@ -16,7 +16,8 @@ use super::http2_endpoints::{H2Client, empty};
 use super::scripted_server::{ReservedPort, ScriptedServer, echo};
 use super::scripted_setup::start_with_scripted_server;
 use super::setup::{
-    PREDICT, TOKEN, TestProxy, assert_answer, count, instances, merge_json, predictions, within_timeout,
+    PREDICT, TOKEN, TestProxy, assert_answer, assert_predictions, count, instances, merge_json, predictions,
+    within_timeout,
 };
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::{Headers, values};
@@ -106,9 +107,7 @@ async fn hook_flushes_held_calls_and_waits_for_them() {
     within_timeout(async { while is_ready(metrics).await {} }).await;
     assert!(!waits.is_finished(), "three wait for their answers");
     turn.echo().await;
-    for (item, caller) in (1..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers).await;
     for hook in [waits, again] {
         let answer = within_timeout(hook).await.unwrap();
         assert_eq!(answer.status, Some(200));

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use super::http2_endpoints::{H2Client, empty};
 use super::scripted_setup::start_with_scripted_server;
-use super::setup::{PREDICT, TestProxy, assert_answer, count, predictions, within_timeout};
+use super::setup::{PREDICT, TestProxy, assert_answer, assert_served, count, predictions, within_timeout};
 use super::support::client::{Answer, Client};
 use super::support::upstream::now;
 use super::support::wire::{End, nominates};
@@ -215,9 +215,7 @@ async fn connections_over_the_limit_are_closed_at_once_while_all_are_busy() {
     for turn in turns {
         turn.answer(200, "{}").await;
     }
-    for caller in callers {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(callers).await;
     let _auto = hand.into_auto_responder(super::scripted_server::echo);
     assert_answer(&proxy.fetch(&proxy.predict(2)).await, 200, &predictions(&[2]));
 }
