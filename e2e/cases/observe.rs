@@ -50,8 +50,7 @@ async fn mode_observe_predicts_the_effect_of_batching(space: &TestNamespace) -> 
     let pods = [pod.clone()];
     let name = pod.name_any();
     wait_for_pod_counts(space, "model", |pods| (pods.connected, pods.on_current) == (1, 1)).await?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
 
     // Verify answers, and the calls received by the server.
     let around = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).ok_or("no address")?;
