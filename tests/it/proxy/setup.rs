@@ -52,6 +52,16 @@ pub(super) fn within_timeout<T>(work: impl Future<Output = T>) -> impl Future<Ou
     }
 }
 
+/// Waits while a condition holds, for at most [`HANG`].
+#[track_caller]
+pub(super) fn wait_while(holds: impl Fn() -> bool) -> impl Future<Output = ()> {
+    within_timeout(async move {
+        while holds() {
+            tokio::task::yield_now().await;
+        }
+    })
+}
+
 /// Returns the policy of a test, on top of settings for this machine and for ports that the kernel
 /// picks. JSON is valid YAML. The scheduling policy is `WorkConserving` unless the test sets
 /// another one: it learns nothing, so a test can predict the members of a batch.
@@ -140,11 +150,7 @@ impl TestProxy {
     #[track_caller]
     pub(super) fn wait_until(&self, holds: impl Fn(&LiveCounts) -> bool) -> impl Future<Output = ()> {
         let metrics = Arc::clone(&self.running.metrics);
-        within_timeout(async move {
-            while !holds(&metrics.stats) {
-                tokio::task::yield_now().await;
-            }
-        })
+        wait_while(move || !holds(&metrics.stats))
     }
 
     /// Waits until this many items are queued.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::scripted_server::{PendingRequest, ScriptedServer};
 use super::scripted_setup::start_with_scripted_server;
-use super::setup::{PREDICT, TestProxy, assert_answer, assert_served, within_timeout};
+use super::setup::{PREDICT, TestProxy, assert_answer, assert_served, wait_while};
 use super::support::client::Outgoing;
 
 fn always() -> Value {
@@ -56,12 +56,7 @@ fn results(proxy: &TestProxy, result: &str) -> u64 {
 }
 
 async fn wait_results(proxy: &TestProxy, result: &str, count: u64) {
-    within_timeout(async {
-        while results(proxy, result) < count {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    wait_while(|| results(proxy, result) < count).await;
 }
 
 #[tokio::test]
