@@ -29,7 +29,7 @@ const BATCHED_MAX: Duration = Duration::from_secs(10);
 /// Two thirds of the serial capacity of the model, so calls often find it busy.
 const RATE: f64 = 80.0;
 
-/// Number of calls sent after the latency of lone calls is known.
+/// Number of calls sent after the latency of unbatched calls is known.
 const FURTHER: u64 = 400;
 
 const OBSERVE: &str = "
@@ -76,7 +76,7 @@ async fn mode_observe_predicts_the_effect_of_batching(space: &TestNamespace) -> 
         predicted.as_ref().and_then(describe_prediction).ok_or_else(|| TestError::from(format!("{predicted:?}")))
     })
     .await?;
-    // The latency of lone calls is known now, so a prediction is made for every further call.
+    // The latency of unbatched calls is known now, so a prediction is made for every further call.
     let known = space.metrics(&pod).await?;
     load.wait_until_served(FURTHER).await?;
     let alone = load.stop().await?;

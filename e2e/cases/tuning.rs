@@ -294,7 +294,7 @@ async fn a_new_pod_starts_with_the_values_learned_by_others_of_its_node_class(sp
     .await?;
     let log = space.kubectl(&["logs", &first.name_any(), "--container", "groupage"]).await?;
     let summary = format!(
-        "{} sizes learned on {kind}, limit {:?}, a lone call {:?}, of {} calls, {} lost: {begun}",
+        "{} sizes learned on {kind}, limit {:?}, an unbatched call {:?}, of {} calls, {} lost: {begun}",
         learned.curve.len(),
         learned.slots,
         learned.base.as_ref().map(|base| base.0.as_str()),
