@@ -113,8 +113,8 @@ fn leave_out(spec: &mut Value, errors: &ConfigErrors, left_out: &mut Vec<String>
     }
 }
 
-/// Removes the key at a path such as `routes[0].limits.x`. Returns `false` for a list element, which
-/// cannot be left out, because the indices of its successors would change; and for a key that
+/// Removes the key at a path such as `routes[0].limits.x`. Returns `false` for a list element,
+/// which cannot be left out, because the indices of its successors would change; and for a key that
 /// contains a dot or a bracket, which is not found again, so that its settings are refused.
 fn remove(spec: &mut Value, path: &str) -> bool {
     let path = format!(".{path}");
