@@ -61,6 +61,13 @@ impl TestClient {
         Self::start_as(space, "caller").await
     }
 
+    /// Starts the client pod, and waits until a server at this address is reachable.
+    pub(crate) async fn start_for(space: &TestNamespace, to: &str) -> Result<Self, TestError> {
+        let client = Self::start(space).await?;
+        client.wait_until_reachable(to, "/health").await?;
+        Ok(client)
+    }
+
     /// Starts an additional client pod with this name.
     pub(crate) async fn start_as(space: &TestNamespace, name: &str) -> Result<Self, TestError> {
         space.apply(&POD.replace("{name: caller,", &format!("{{name: {name},"))).await?;

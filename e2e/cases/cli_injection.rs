@@ -32,8 +32,7 @@ async fn injected_manifests_serve_through_batches_and_can_be_restored(space: &Te
     let manifest = space.fill_placeholders(&model.yaml());
     space.apply(&manifest).await?;
     let before = space.deployment_ready("model").await?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
     let alone = caller.call_sequentially("model:80", &predictions()).await?;
     let injected = inject_manifest(space, &manifest, &[]).await?;
     space.apply(&injected).await?;
@@ -142,8 +141,7 @@ async fn enable_reports_a_bypass_with_the_command_that_fixes_it(space: &TestName
         if events.contains(&command) { Ok(()) } else { Err(events.into()) }
     })
     .await?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
     let load = caller.start_load("model:80", Route::Predict, RATE).await?;
     let fixed = groupage(&[&enable[..], &["--fix-services"]].concat()).await?;
     load.wait_until_served(200).await?;
@@ -175,8 +173,7 @@ async fn a_redirect_captures_calls_to_the_port_number(space: &TestNamespace) -> 
 /// Calls the Service and the port number at every address of the pods, and expects shared batches
 /// at each.
 pub(super) async fn batched_at_every_address(space: &TestNamespace, pods: &[Pod]) -> CaseResult {
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
     let ips = pods.iter().flat_map(|pod| pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten()));
     let mut places = vec!["model:80".to_owned()];
     for ip in ips {

@@ -142,8 +142,7 @@ async fn a_policy_makes_the_sidecar_serve_embeddings_on_the_cpu(space: &TestName
     if !log.contains("engine is ready") {
         return Err(format!("the pod is ready and its model is not loaded: {log}").into());
     }
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("embedder:80", "/health").await?;
+    let caller = TestClient::start_for(space, "embedder:80").await?;
     compare_answers(&caller, "embedder:80").await?;
     let metrics = space.metrics(&pod).await?;
     let (shared, sequences) = (metrics.shared_batches(), metrics.sum("groupage_engine_sequences_total", &[]));
@@ -181,8 +180,7 @@ async fn the_image_with_cuda_support_serves_a_model_without_a_gpu(space: &TestNa
     space.enforce_restricted().await?;
     create_model(space).await?;
     space.apply(&with_model(CUDA_POD)).await?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("cuda:80", "/health").await?;
+    let caller = TestClient::start_for(space, "cuda:80").await?;
     compare_answers(&caller, "cuda:80").await?;
     // A static binary, or one without the feature, gives another reason.
     let log = space.kubectl(&["logs", "cuda"]).await?;

@@ -34,8 +34,7 @@ const BACK_MAX: Duration = Duration::from_secs(60);
 async fn a_killed_sidecar_restarts_and_the_pod_serves_again(space: &TestNamespace) -> CaseResult {
     space.apply(&batched(1, "", "", "")).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
     space.cluster.node()?.signal(&pod, "groupage", Signal::KILL)?;
     let restarted = |pod: Option<&Pod>| pod.is_some_and(|pod| restart_count(pod, "groupage") == 1 && is_ready(pod));
     let pod = space.wait(&pod.name_any(), "the sidecar was started again", restarted).await?;
@@ -49,8 +48,7 @@ async fn a_killed_sidecar_restarts_and_the_pod_serves_again(space: &TestNamespac
 async fn a_model_that_hangs_makes_no_sidecar_restart(space: &TestNamespace) -> CaseResult {
     space.apply(&merged(&batched(1, "", "", ""))).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
     let load = caller.start_load("model:80", Route::Predict, 50.0).await?;
     let node = space.cluster.node()?;
     node.signal(&pod, "model", Signal::STOP)?;
@@ -75,8 +73,7 @@ async fn a_model_that_hangs_makes_no_sidecar_restart(space: &TestNamespace) -> C
 async fn calls_are_served_while_the_control_plane_is_unreachable(space: &TestNamespace) -> CaseResult {
     space.apply(&batched(2, "", "", "")).await?;
     space.deployment_ready("model").await?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
     let load = caller.start_load("model:80", Route::Predict, 100.0).await?;
     let node = space.cluster.node()?;
     node.kill("kube-apiserver")?;
@@ -108,8 +105,7 @@ async fn control_streams_stay_while_the_api_server_is_away(space: &TestNamespace
     space.apply(&ModelManifest { replicas: 2, ..ModelManifest::default() }.yaml()).await?;
     let pods = space.deployment_ready("model").await?;
     wait_for_pod_counts(space, "model", |pods| pods.connected == 2).await?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
     let load = caller.start_load("model:80", Route::Predict, 100.0).await?;
     let before = stream_counts(space, &pods).await?;
     let node = space.cluster.node()?;

@@ -41,8 +41,7 @@ async fn every_command_of_the_guide_works(space: &TestNamespace) -> CaseResult {
     installation::uninstall_for_case(cluster).await?;
     let deployed = servers::fastapi(space, "embedder").await?;
     space.deployment_ready("embedder").await?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable(SERVICE, "/health").await?;
+    let caller = TestClient::start_for(space, SERVICE).await?;
     let alone = caller.call_sequentially(SERVICE, &deployed.calls).await?;
     let load = ExpectedCalls { caller: &caller, service: SERVICE, calls: &deployed.calls, alone: &alone };
     let guide = std::fs::read_to_string(repository_root().join("docs/guide/kubernetes.md"))?;

@@ -38,8 +38,7 @@ async fn an_annotation_enables_batches_and_changes_no_answer(space: &TestNamespa
     if bare.iter().any(has_sidecar) {
         return Err("a pod that did not request a sidecar has one".into());
     }
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
     let mut alone = Vec::new();
     for calls in [embeddings(), predictions()] {
         alone.push(caller.call_sequentially("model:80", &calls).await?);
@@ -85,8 +84,7 @@ async fn a_plain_container_serves_where_a_native_one_is_not_wanted(space: &TestN
     if !pods.iter().all(plain) {
         return Err("the sidecar is not a plain container".into());
     }
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
     let answers = caller.call_concurrently("model:80", &predictions()).await?;
     let good = answers.iter().filter(|answer| answer.status == 200).count();
     let shared = space.merged_metrics(&pods).await?.shared_batches();

@@ -178,8 +178,7 @@ async fn a_model_that_takes_one_item_a_call_loses_nothing_and_the_policy_reports
     space.apply(&ModelManifest { args: ONE_ITEM, ..ModelManifest::default() }.yaml()).await?;
     space.deployment_ready("model").await?;
     wait_for_pod_counts(space, "model", |pods| pods.connected == 1).await?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
     let load = caller.start_load("model:80", Route::Predict, BUSY).await?;
     let refused = wait_for_condition_within(space, "model", "Merging=False/MergeRefused", CONDITION_TIMEOUT).await?;
     load.wait_until_served(CALLS).await?;

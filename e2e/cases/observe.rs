@@ -29,7 +29,7 @@ const BATCHED_MAX: Duration = Duration::from_secs(10);
 /// Two thirds of the serial capacity of the model, so calls often find it busy.
 const RATE: f64 = 80.0;
 
-/// Number of calls sent after the latency of lone calls is known.
+/// Number of calls sent after the latency of unbatched calls is known.
 const FURTHER: u64 = 400;
 
 const OBSERVE: &str = "
@@ -50,8 +50,7 @@ async fn mode_observe_predicts_the_effect_of_batching(space: &TestNamespace) -> 
     let pods = [pod.clone()];
     let name = pod.name_any();
     wait_for_pod_counts(space, "model", |pods| (pods.connected, pods.on_current) == (1, 1)).await?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
 
     // Verify answers, and the calls received by the server.
     let around = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).ok_or("no address")?;
@@ -77,7 +76,7 @@ async fn mode_observe_predicts_the_effect_of_batching(space: &TestNamespace) -> 
         predicted.as_ref().and_then(describe_prediction).ok_or_else(|| TestError::from(format!("{predicted:?}")))
     })
     .await?;
-    // The latency of lone calls is known now, so a prediction is made for every further call.
+    // The latency of unbatched calls is known now, so a prediction is made for every further call.
     let known = space.metrics(&pod).await?;
     load.wait_until_served(FURTHER).await?;
     let alone = load.stop().await?;

@@ -7,12 +7,11 @@ use groupage::api::v1alpha1::{BatchPolicyStatus, PodCounts};
 use kube::ResourceExt;
 use serde_json::Value;
 
+use super::cli_injection::batched_at_every_address;
 use super::manifests::{INJECT_ANNOTATION, ModelManifest};
-use super::sidecar::predictions;
 use super::{TestCase, case};
 use crate::cluster::retry_until;
 use crate::installation::ensure_installed;
-use crate::test_client::TestClient;
 use crate::test_namespace::TestNamespace;
 use crate::{CaseResult, TestError};
 
@@ -140,24 +139,6 @@ async fn a_numeric_target_port_is_reported_and_loopback_captures_it(space: &Test
     space.apply(&model.yaml()).await?;
     let pods = space.deployment_ready("model").await?;
     wait_for_condition(space, "model", "TrafficCaptured=True").await?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
-    // Call the same port at every address of the pod.
-    let ips = pods.iter().flat_map(|pod| pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten()));
-    let mut places = vec!["model:80".to_owned()];
-    for ip in ips {
-        places.push(std::net::SocketAddr::new(ip.ip.parse()?, 8080).to_string());
-    }
-    let before = space.merged_metrics(&pods).await?.shared_batches();
-    for place in &places {
-        let answers = caller.call_concurrently(place, &predictions()).await?;
-        if let Some(bad) = answers.iter().find(|answer| answer.status != 200) {
-            return Err(format!("{place}: {bad:?}").into());
-        }
-    }
-    let shared = space.merged_metrics(&pods).await?.shared_batches() - before;
-    if shared < 1.0 {
-        return Err(format!("nothing was shared at {places:?}").into());
-    }
-    Ok(format!("reported as \"{around}\"; with app-listen {shared} shared batches at {}", places.join(", ")))
+    let shared = batched_at_every_address(space, &pods).await?;
+    Ok(format!("reported as \"{around}\"; with app-listen {shared}"))
 }

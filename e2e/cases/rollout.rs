@@ -44,8 +44,7 @@ async fn a_rolling_restart_of_injected_pods_loses_no_call(space: &TestNamespace)
 }
 
 async fn restarted_under_load(space: &TestNamespace) -> CaseResult {
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
     let load = caller.start_load("model:80", Route::Predict, RATE).await?;
     let restarts = if space.is_full_length() { 20 } else { 3 };
     for _ in 0..restarts {

@@ -44,8 +44,7 @@ async fn batched_answers_equal_those_to_lone_calls(space: &TestNamespace) -> Cas
     space.apply(&merged(&batched(1, ", --items-max, '0', --base, 20ms", "", ""))).await?;
     let pods = space.deployment_ready("model").await?;
     let model = pods.first().ok_or("no pod")?.name_any();
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("direct:80", "/health").await?;
+    let caller = TestClient::start_for(space, "direct:80").await?;
     caller.wait_until_reachable("model:80", "/health").await?;
     let mut summary = Vec::new();
     for (name, calls) in [("embeddings", embeddings()), ("predict", predictions())] {
@@ -92,16 +91,14 @@ async fn a_pod_is_ready_only_when_model_and_sidecar_are(space: &TestNamespace) -
     start_listening(space, &pod.name_any()).await?;
     space.pod_ready(&pod.name_any()).await?;
     space.deployment_ready("model").await?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
     Ok("not ready while the model was closed, ready when it listened".to_owned())
 }
 
 async fn a_model_that_becomes_slower_is_learned_anew(space: &TestNamespace) -> CaseResult {
     space.apply(&batched(1, ", --base, 5ms, --per-item, 50us", "", "")).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
     let load = caller.start_load("model:80", Route::Predict, 100.0).await?;
     let before = wait_until_learned(space, &pod, 0.004, 0.012).await?;
     let curve = Some((Duration::from_millis(40), Duration::from_micros(50)));

@@ -19,8 +19,7 @@ async fn the_stand_in_serves_as_an_unprivileged_user_with_a_read_only_root(space
     space.apply(MODEL).await?;
     let pods = space.deployment_ready("model").await?;
     let pod = pods.first().ok_or("no pod")?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
     let predict =
         caller.call("model:80", HttpCall::post("/v1/models/m:predict", r#"{"instances":[[1,2],[3,4]]}"#)).await?;
     let embed = caller.call("model:80", HttpCall::post("/v1/embeddings", r#"{"model":"m","input":["a","b"]}"#)).await?;

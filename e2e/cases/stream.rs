@@ -39,8 +39,7 @@ async fn sidecars_connect_and_an_edit_is_in_force_within_two_seconds(space: &Tes
     let pods = space.deployment_ready("model").await?;
     wait_for_pod_counts(space, "model", |pods| (pods.injected, pods.connected, pods.on_current) == (2, 2, 2)).await?;
     wait_for_condition(space, "model", "Programmed=True").await?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
     let load = caller.start_load("model:80", Route::Predict, 100.0).await?;
     let (mut times, mut reported) = (Vec::new(), Vec::new());
     for edit in EDITS {
@@ -248,8 +247,7 @@ async fn calls_are_served_while_the_controller_is_killed_and_streams_reconnect(s
     space.apply(&ModelManifest { replicas: 2, ..ModelManifest::default() }.yaml()).await?;
     let pods = space.deployment_ready("model").await?;
     wait_for_pod_counts(space, "model", |pods| pods.connected == 2).await?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
     let load = caller.start_load("model:80", Route::Predict, 100.0).await?;
     let begun = now();
     for pod in installation.pods().await? {

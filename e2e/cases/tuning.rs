@@ -9,7 +9,7 @@ use groupage::testkit::remote::ModelUpdate;
 use kube::ResourceExt;
 
 use super::manifests::ModelManifest;
-use super::policies::{status, wait_for_condition_within, wait_for_pod_counts};
+use super::policies::{POLICY, status, wait_for_condition_within, wait_for_pod_counts};
 use super::{TestCase, case};
 use crate::cluster::retry_until;
 use crate::installation::ensure_installed;
@@ -57,8 +57,7 @@ async fn a_canary_with_a_bad_profile_is_rolled_back_automatically(space: &TestNa
     space.deployment_ready("model").await?;
     wait_for_pod_counts(space, "model", |pods| (pods.connected, pods.on_current) == (2, 2)).await?;
     let good = status(space, "model").await?.current_profile.ok_or("no profile is in force")?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
     let load = caller.start_load("model:80", Route::Predict, 100.0).await?;
     space.kubectl(&["patch", "bpol", "model", "--type=merge", "--patch", BAD]).await?;
     let begun = now();
@@ -119,8 +118,7 @@ async fn of_two_arms_the_worse_is_found_and_gets_no_more_pods(space: &TestNamesp
     space.apply(&ModelManifest { replicas: 2, args: ", --base, 5ms", ..ModelManifest::default() }.yaml()).await?;
     space.deployment_ready("model").await?;
     wait_for_pod_counts(space, "model", |pods| pods.connected == 2).await?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
     let load = caller.start_load("model:80", Route::Predict, 100.0).await?;
     let begun = now();
     retry_until("a pod for each arm", ROLLED_BACK_MAX, async || {
@@ -200,8 +198,7 @@ async fn a_missed_slo_is_reported_and_tuned_until_it_is_met(space: &TestNamespac
     space.apply(&ModelManifest { args: ", --base, 10ms, --per-item, 10us", ..ModelManifest::default() }.yaml()).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
     wait_for_pod_counts(space, "model", |pods| pods.connected == 1).await?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
     let load = caller.start_load("model:80", Route::Predict, RATE).await?;
     wait_for_condition_within(space, "model", "SLOMet=True", MOVES_MAX).await?;
     let begun = now();
@@ -267,19 +264,11 @@ async fn wait_until_in_time(load: &RunningLoad<'_>) -> Result<(), TestError> {
     .await
 }
 
-const LEARNING: &str = "
-apiVersion: groupage.dev/v1alpha1
-kind: BatchPolicy
-metadata: {name: model}
-spec:
-  targetRefs: [{group: apps, kind: Deployment, name: model}]
-  slo: {latencyP99: 500ms}
-";
 const BEGINS: &str = "starting with values that other pods learned";
 
 async fn a_new_pod_starts_with_the_values_learned_by_others_of_its_node_class(space: &TestNamespace) -> CaseResult {
     ensure_installed(space).await?;
-    space.apply(LEARNING).await?;
+    space.apply(POLICY).await?;
     let model = ModelManifest { args: ", --base, 10ms, --per-item, 1ms", ..ModelManifest::default() };
     space.apply(&model.yaml()).await?;
     let first = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
@@ -287,8 +276,7 @@ async fn a_new_pod_starts_with_the_values_learned_by_others_of_its_node_class(sp
     let kind = "--output=jsonpath={.metadata.labels.node\\.kubernetes\\.io/instance-type}";
     let kind = space.kubectl(&["get", "node", &node, kind]).await?;
     wait_for_pod_counts(space, "model", |pods| pods.connected == 1).await?;
-    let caller = TestClient::start(space).await?;
-    caller.wait_until_reachable("model:80", "/health").await?;
+    let caller = TestClient::start_for(space, "model:80").await?;
     let load = caller.start_load("model:80", Route::Predict, RATE).await?;
     let learned = retry_until("the learned state of the pod in the status", MOVES_MAX, async || {
         let learned = status(space, "model").await?.learned;
@@ -306,7 +294,7 @@ async fn a_new_pod_starts_with_the_values_learned_by_others_of_its_node_class(sp
     .await?;
     let log = space.kubectl(&["logs", &first.name_any(), "--container", "groupage"]).await?;
     let summary = format!(
-        "{} sizes learned on {kind}, limit {:?}, a lone call {:?}, of {} calls, {} lost: {begun}",
+        "{} sizes learned on {kind}, limit {:?}, an unbatched call {:?}, of {} calls, {} lost: {begun}",
         learned.curve.len(),
         learned.slots,
         learned.base.as_ref().map(|base| base.0.as_str()),

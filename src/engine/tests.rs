@@ -80,6 +80,28 @@ fn execute(executor: &mut impl Executor, sequences: &[TokenSequence], kind: Outp
     executor.execute(&batch).unwrap().into_iter().map(|result| values(result.unwrap())).collect()
 }
 
+/// Checks that a batch with results of different kinds, in turn, has those of its sequences alone.
+fn check_mixed_kinds(executor: &mut impl Executor, all: &[TokenSequence], kinds: [OutputKind; 3]) {
+    let mut batch = PackedBatch::new(TOKENS_MAX);
+    for (sequence, kind) in all.iter().zip(kinds.into_iter().cycle()) {
+        batch.push(sequence, kind).unwrap();
+    }
+    let results = executor.execute(&batch).unwrap();
+    assert_eq!(results.len(), all.len());
+    for ((result, sequence), kind) in results.into_iter().zip(all).zip(kinds.into_iter().cycle()) {
+        let alone = execute(executor, std::slice::from_ref(sequence), kind).swap_remove(0);
+        let together = match (result.unwrap(), kind) {
+            (SequenceOutput::Logits(values), OutputKind::Logits)
+            | (SequenceOutput::Embedding(values), OutputKind::Embedding)
+            | (SequenceOutput::TokenStates { values, .. }, OutputKind::TokenStates) => values,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(together, alone);
+    }
+    batch.clear();
+    assert_eq!(executor.execute(&batch).unwrap(), []);
+}
+
 /// Largest difference of two vectors by element.
 fn difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());

@@ -34,7 +34,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 /// Adaptive batching in front of the model server you already run.
 #[derive(Debug, Parser)]
@@ -90,6 +90,15 @@ enum Command {
     Rollback(rollback::Args),
     /// Run scenarios in virtual time: compare the adaptive policy with others on the same arrivals
     Simulate(simulate::Args),
+}
+
+/// Format of an output that is text by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TextOutput {
+    /// Human-readable text.
+    Text,
+    /// JSON, for programs.
+    Json,
 }
 
 /// Parses the command line and runs its subcommand.

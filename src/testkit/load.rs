@@ -135,15 +135,8 @@ struct LoadStats {
 
 #[derive(Debug)]
 struct LoadCounts {
-    offered: u64,
-    served: u64,
-    refused: u64,
-    refused_by_server: u64,
-    wrong: u64,
-    failed: u64,
-    unsent: u64,
-    slices: Vec<u64>,
-    latency: Histogram<u64>,
+    /// Results so far, without `made`, `items_per_call` and `elapsed`, which are set at the end.
+    report: Report,
     /// Latencies since the last snapshot.
     recent: Histogram<u64>,
 }
@@ -235,7 +228,7 @@ fn item(form: &CallForm, mark: u64) -> String {
 impl LoadStats {
     fn new() -> Self {
         let histogram = || Histogram::new_with_max(nanos(LATENCY_MAX), 3).unwrap_or_else(|_| fallback_histogram());
-        let counts = LoadCounts {
+        let report = Report {
             offered: 0,
             served: 0,
             refused: 0,
@@ -243,11 +236,13 @@ impl LoadStats {
             wrong: 0,
             failed: 0,
             unsent: 0,
+            made: 0,
             slices: Vec::new(),
+            items_per_call: 0,
+            elapsed: Duration::ZERO,
             latency: histogram(),
-            recent: histogram(),
         };
-        Self { counts: Mutex::new(counts) }
+        Self { counts: Mutex::new(LoadCounts { report, recent: histogram() }) }
     }
 
     fn counts(&self) -> MutexGuard<'_, LoadCounts> {
@@ -255,46 +250,46 @@ impl LoadStats {
     }
 
     fn record(&self, outcome: CallOutcome, latency: Duration) {
-        let mut counts = self.counts();
+        let LoadCounts { report, recent } = &mut *self.counts();
         match outcome {
             CallOutcome::Served => {
-                counts.served += 1;
-                counts.latency.saturating_record(nanos(latency));
-                counts.recent.saturating_record(nanos(latency));
+                report.served += 1;
+                report.latency.saturating_record(nanos(latency));
+                recent.saturating_record(nanos(latency));
             }
-            CallOutcome::Refused => counts.refused += 1,
+            CallOutcome::Refused => report.refused += 1,
             CallOutcome::RefusedByServer => {
-                counts.refused += 1;
-                counts.refused_by_server += 1;
+                report.refused += 1;
+                report.refused_by_server += 1;
             }
-            CallOutcome::Wrong => counts.wrong += 1,
-            CallOutcome::Failed => counts.failed += 1,
+            CallOutcome::Wrong => report.wrong += 1,
+            CallOutcome::Failed => report.failed += 1,
             CallOutcome::Unsent => {
-                counts.failed += 1;
-                counts.unsent += 1;
+                report.failed += 1;
+                report.unsent += 1;
             }
         }
     }
 
     fn snapshot(&self) -> LoadSnapshot {
-        let mut counts = self.counts();
-        let quantile = |q| Duration::from_nanos(counts.recent.value_at_quantile(q));
+        let LoadCounts { report, recent } = &mut *self.counts();
+        let quantile = |q| Duration::from_nanos(recent.value_at_quantile(q));
         let snapshot = LoadSnapshot {
-            offered: counts.offered,
-            served: counts.served,
-            refused: counts.refused,
-            failed: counts.failed + counts.wrong,
+            offered: report.offered,
+            served: report.served,
+            refused: report.refused,
+            failed: report.failed + report.wrong,
             p50: quantile(0.5),
             p99: quantile(0.99),
         };
-        counts.recent.reset();
+        recent.reset();
         snapshot
     }
 
     /// Records a served call that ended `after` the start of the measured time.
     fn record_slice(&self, after: Duration) {
         let slice = usize::try_from(after.as_nanos() / SLICE_INTERVAL.as_nanos()).unwrap_or_default();
-        let slices = &mut self.counts().slices;
+        let slices = &mut self.counts().report.slices;
         if slices.len() <= slice {
             slices.resize(slice + 1, 0);
         }
@@ -302,21 +297,7 @@ impl LoadStats {
     }
 
     fn report(&self, items_per_call: usize, elapsed: Duration) -> Report {
-        let counts = self.counts();
-        Report {
-            offered: counts.offered,
-            served: counts.served,
-            refused: counts.refused,
-            refused_by_server: counts.refused_by_server,
-            wrong: counts.wrong,
-            failed: counts.failed,
-            unsent: counts.unsent,
-            made: 0,
-            slices: counts.slices.clone(),
-            items_per_call,
-            elapsed,
-            latency: counts.latency.clone(),
-        }
+        Report { items_per_call, elapsed, ..self.counts().report.clone() }
     }
 }
 

@@ -2,9 +2,8 @@
 //! messages, headers and trailers, which hyper neither repairs nor hides.
 
 use std::convert::Infallible;
-use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,12 +14,11 @@ use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http2::SendRequest;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
-use tokio::task::{JoinHandle, JoinSet};
 
 use crate::support::client::{Answer, Outgoing};
-use crate::support::upstream::{Content, Reply, Request, Script, now};
+use crate::support::upstream::{Content, Reply, Request, Script, Upstream, now};
 use crate::support::wire::{End, Headers};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -28,48 +26,17 @@ type Body = UnsyncBoxBody<Bytes, Infallible>;
 /// Headers of an answer that are sent as trailers if it has a message.
 const TRAILERS: [&str; 2] = ["grpc-status", "grpc-message"];
 
-/// The listener and all its connections. Dropping it closes them.
-pub(crate) struct Http2Upstream {
-    /// Address of the listener.
-    pub(crate) address: SocketAddr,
-    accepting: JoinHandle<()>,
-}
-
-impl fmt::Debug for Http2Upstream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Http2Upstream").field("address", &self.address).finish_non_exhaustive()
-    }
-}
-
-// === impl Http2Upstream ===
-
-impl Http2Upstream {
-    /// Starts to listen on loopback, on a port that the kernel chooses.
-    pub(crate) async fn start(script: Arc<dyn Script>) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let address = listener.local_addr()?;
-        let accepting = tokio::spawn(async move {
-            // Owned by this task, so that connections end with the listener.
-            let mut connections = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                let script = Arc::clone(&script);
-                let service = service_fn(move |request| serve(request, Arc::clone(&script)));
-                let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-                    .auto_date_header(false)
-                    .serve_connection(TokioIo::new(stream), service);
-                // An error means that the proxy closed the connection. The script detects it by the
-                // requests that are missing.
-                connections.spawn(async move { connection.await.map_err(drop) });
-            }
-        });
-        Ok(Self { address, accepting })
-    }
-}
-
-impl Drop for Http2Upstream {
-    fn drop(&mut self) {
-        self.accepting.abort();
-    }
+/// Starts a server of HTTP/2.
+pub(crate) async fn start(script: Arc<dyn Script>) -> io::Result<Upstream> {
+    Upstream::listen(move |stream| {
+        let script = Arc::clone(&script);
+        let service = service_fn(move |request| serve(request, Arc::clone(&script)));
+        let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+            .auto_date_header(false)
+            .serve_connection(TokioIo::new(stream), service);
+        async move { connection.await.map_err(drop) }
+    })
+    .await
 }
 
 async fn serve(request: http::Request<Incoming>, script: Arc<dyn Script>) -> Result<Response<Body>, io::Error> {

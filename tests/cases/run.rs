@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::case::{Call, Case, ExpectedAnswer};
-use crate::http2::{self, Http2Client, Http2Upstream};
+use crate::http2::{self, Http2Client};
 use crate::matching::{self, Bindings};
 use crate::script::{CaseScript, ClientHeaders};
 use crate::settings::Settings;
@@ -43,9 +43,9 @@ pub(crate) async fn run(case: Case, paths: &[String], options: &Options) -> Resu
 
     let case = Arc::new(case);
     let script = Arc::new(CaseScript::new(Arc::clone(&case), settings.model_config.as_ref(), factor));
-    let (upstream, address) = start_upstream(&case, &script).await.map_err(|e| format!("upstream: {e}"))?;
+    let upstream = start_upstream(&case, &script).await.map_err(|e| format!("upstream: {e}"))?;
     let binary = options.binary.clone();
-    let start = Start { binary, upstream: address, config: Some(file.path()), metrics: false };
+    let start = Start { binary, upstream: upstream.address, config: Some(file.path()), metrics: false };
     let mut proxy = Proxy::start(&start).await?;
 
     let outgoing: Vec<_> = case
@@ -97,23 +97,9 @@ pub(crate) async fn run(case: Case, paths: &[String], options: &Options) -> Resu
     Ok(faults)
 }
 
-/// A listening upstream of either version of HTTP.
-enum RunningUpstream {
-    Http1(#[expect(dead_code, reason = "closed on drop")] Upstream),
-    Http2(#[expect(dead_code, reason = "closed on drop")] Http2Upstream),
-}
-
-async fn start_upstream(case: &Case, script: &Arc<CaseScript>) -> std::io::Result<(RunningUpstream, SocketAddr)> {
+async fn start_upstream(case: &Case, script: &Arc<CaseScript>) -> std::io::Result<Upstream> {
     let script = Arc::clone(script) as Arc<_>;
-    Ok(if case.is_grpc() {
-        let upstream = Http2Upstream::start(script).await?;
-        let address = upstream.address;
-        (RunningUpstream::Http2(upstream), address)
-    } else {
-        let upstream = Upstream::start(script).await?;
-        let address = upstream.address;
-        (RunningUpstream::Http1(upstream), address)
-    })
+    if case.is_grpc() { http2::start(script).await } else { Upstream::start(script).await }
 }
 
 type Outcome = Result<(Option<Client>, Answer), String>;

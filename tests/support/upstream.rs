@@ -92,20 +92,29 @@ impl Reply {
 // === impl Upstream ===
 
 impl Upstream {
-    /// Starts to listen on loopback, on a port that the kernel chooses.
+    /// Starts a server of HTTP/1.1.
     pub(crate) async fn start(script: Arc<dyn Script>) -> io::Result<Self> {
+        Self::listen(move |stream| {
+            let script = Arc::clone(&script);
+            async move { serve(stream, &*script).await.map_err(drop) }
+        })
+        .await
+    }
+
+    /// Starts to listen on loopback, on a port that the kernel chooses, and serves each connection
+    /// with `serve`. An error means that the proxy closed the connection. The script detects it by
+    /// the requests that are missing.
+    pub(crate) async fn listen<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> io::Result<Self>
+    where
+        F: Future<Output = Result<(), ()>> + Send + 'static,
+    {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let accepting = tokio::spawn(async move {
             // Owned by this task, so that connections end with the listener.
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                let script = Arc::clone(&script);
-                connections.spawn(async move {
-                    // An error means that the proxy closed the connection. The script detects it by
-                    // the requests that are missing.
-                    serve(stream, &*script).await.ok();
-                });
+                connections.spawn(serve(stream));
             }
         });
         Ok(Self { address, accepting })

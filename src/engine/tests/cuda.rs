@@ -42,6 +42,15 @@ fn sequences(model: &Model, lengths: &[usize]) -> Vec<TokenSequence> {
     lengths.iter().enumerate().map(ids).map(encode).collect()
 }
 
+/// A batch of such sequences that requests token states.
+fn batch(model: &Model, lengths: &[usize]) -> PackedBatch {
+    let mut batch = PackedBatch::new(BATCH_MAX);
+    for sequence in sequences(model, lengths) {
+        batch.push(&sequence, OutputKind::TokenStates).unwrap();
+    }
+    batch
+}
+
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len());
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
@@ -160,25 +169,7 @@ fn results_of_different_kinds_keep_their_order() {
     let model = TinyModel::new(RERANKER).open();
     let all = sequences(&model, &[3, 12, 5, 9, 1, 2]);
     let mut gpu = on_device(&model, SimulatedDevice::new(10));
-    let kinds = [OutputKind::TokenStates, OutputKind::Logits, OutputKind::Embedding];
-    let mut batch = PackedBatch::new(BATCH_MAX);
-    for (sequence, kind) in all.iter().zip(kinds.into_iter().cycle()) {
-        batch.push(sequence, kind).unwrap();
-    }
-    let results = gpu.execute(&batch).unwrap();
-    assert_eq!(results.len(), all.len());
-    for ((result, sequence), kind) in results.into_iter().zip(&all).zip(kinds.into_iter().cycle()) {
-        let alone = execute(&mut gpu, std::slice::from_ref(sequence), kind).swap_remove(0);
-        let together = match (result.unwrap(), kind) {
-            (SequenceOutput::Logits(values), OutputKind::Logits)
-            | (SequenceOutput::Embedding(values), OutputKind::Embedding)
-            | (SequenceOutput::TokenStates { values, .. }, OutputKind::TokenStates) => values,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(together, alone);
-    }
-    batch.clear();
-    assert_eq!(gpu.execute(&batch).unwrap(), []);
+    check_mixed_kinds(&mut gpu, &all, [OutputKind::TokenStates, OutputKind::Logits, OutputKind::Embedding]);
 }
 
 #[test]

@@ -50,25 +50,6 @@ fn the_number_of_threads_does_not_change_a_bit() {
 #[test]
 fn a_batch_with_different_kinds_of_results_keeps_their_order() {
     let model = Model::open(&goldens().join("bert-rerank")).unwrap();
-    let mut executor = executor(&model, 2);
-    let all = sequences(&model);
     let kinds = [OutputKind::Logits, OutputKind::Embedding, OutputKind::TokenStates];
-    let mut batch = PackedBatch::new(TOKENS_MAX);
-    for (sequence, kind) in all.iter().zip(kinds.into_iter().cycle()) {
-        batch.push(sequence, kind).unwrap();
-    }
-    let results = executor.execute(&batch).unwrap();
-    assert_eq!(results.len(), all.len());
-    for ((result, sequence), kind) in results.into_iter().zip(&all).zip(kinds.into_iter().cycle()) {
-        let alone = execute(&mut executor, std::slice::from_ref(sequence), kind).swap_remove(0);
-        let together = match (result.unwrap(), kind) {
-            (SequenceOutput::Logits(values), OutputKind::Logits)
-            | (SequenceOutput::Embedding(values), OutputKind::Embedding)
-            | (SequenceOutput::TokenStates { values, .. }, OutputKind::TokenStates) => values,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(together, alone);
-    }
-    batch.clear();
-    assert_eq!(executor.execute(&batch).unwrap(), []);
+    check_mixed_kinds(&mut executor(&model, 2), &sequences(&model), kinds);
 }

@@ -58,7 +58,6 @@ use self::resources::ProcessResources;
 pub(crate) use self::route_table::build_route_table;
 pub use self::running::RunningApp;
 use self::scopes::ScopeRegistry;
-use self::settings_state::CrashPassthrough;
 pub use self::settings_state::{AppliedSettings, SettingsRefusal};
 pub(crate) use self::transport::build_upstream;
 use super::state_dir::StateDir;
@@ -135,8 +134,8 @@ fn assemble(
     let clock = Clock::start();
     // After repeated crashes, all calls pass through for a while. The requested policy is kept, and
     // is put in force afterwards.
-    let passthrough_after_crash = start_record.aside.map(|left| CrashPassthrough { until: clock.now().after(left) });
-    let policy = if passthrough_after_crash.is_some() {
+    let passthrough_until = start_record.aside.map(|left| clock.now().after(left));
+    let policy = if passthrough_until.is_some() {
         requested.clone().into_passthrough(CRASH_GUARD_SOURCE)
     } else {
         requested.clone()
@@ -149,12 +148,7 @@ fn assemble(
     let drain = policy.proxy.drain.clone();
     let admin_ports = AdminAddresses { metrics: policy.proxy.metrics, local: policy.proxy.admin };
     let controlled = ControlledParts { ports: handles.clone(), metrics: metrics.clone(), clock };
-    let control = SettingsHandle::new(
-        controlled,
-        policy,
-        scopes,
-        passthrough_after_crash.map(|passthrough| (passthrough, requested)),
-    );
+    let control = SettingsHandle::new(controlled, policy, scopes, passthrough_until.map(|until| (until, requested)));
     let drainer = start_drainer(DrainTimes { delay: drain.delay, limit: drain.limit }, &ready, &resources);
     let parts = AdminParts { resources: &resources, ports: handles, control: &control, drainer: &drainer };
     let admin = admin::start(admin_ports, parts.build(level, drain_token))?;

@@ -12,7 +12,7 @@ use super::state_dir;
 use crate::config::{self, LoadError, LoadedPolicy, MachineLimits, Notice, Origin, Overrides, PodInfo, Policy};
 
 /// Sources of the settings.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct SettingsSources {
     pub(crate) path: Option<PathBuf>,
     pub(crate) overrides: Overrides,

@@ -85,9 +85,7 @@ impl StreamState {
             control.mark_controlled();
             link.record_in_force(config, &judged, None);
         }
-        if let Some(message) =
-            crash_guard_message(control.crash_passthrough().map(|aside| aside.until.since(clock.now())))
-        {
+        if let Some(message) = crash_guard_message(control.passthrough_until().map(|until| until.since(clock.now()))) {
             link.stream.send_event(SidecarEvent {
                 reason: "CrashGuard".to_owned(),
                 message,

@@ -19,26 +19,18 @@ mod sentences;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::Args as ClapArgs;
 use serde_json::json;
 
 use facts::ProxyFacts;
 use sentences::Statement;
 
+use super::TextOutput as Output;
 use super::cluster::{self, ClusterTarget, WorkloadName};
 use crate::config::EXIT_NO_INPUT;
 
 /// Exit code for an unknown code, the same as for any invalid argument.
 const EXIT_USAGE: u8 = 2;
-
-/// Format of the output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// Human-readable text.
-    Text,
-    /// JSON, for programs.
-    Json,
-}
 
 /// Arguments of `groupage explain`.
 #[derive(Debug, ClapArgs)]
@@ -147,18 +139,6 @@ fn strip_control_chars(text: &str) -> String {
 }
 
 fn json(facts: &ProxyFacts, sentences: &[Statement]) -> serde_json::Value {
-    let sentences: Vec<_> = sentences
-        .iter()
-        .map(|sentence| {
-            json!({
-                "about": sentence.about,
-                "over_seconds": sentence.over_seconds,
-                "what": sentence.what,
-                "text": sentence.text,
-                "numbers": sentence.numbers,
-            })
-        })
-        .collect();
     json!({"over": facts.description, "sentences": sentences})
 }
 

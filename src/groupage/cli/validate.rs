@@ -8,22 +8,13 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::Args as ClapArgs;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{proxy, refusal};
+use super::{TextOutput as Output, proxy, refusal};
 use crate::config::{self, EXIT_NO_INPUT};
 
 pub(super) use local::{LocalCheck, check_local};
-
-/// Format of the output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// Human-readable text.
-    Text,
-    /// JSON, for programs.
-    Json,
-}
 
 /// Arguments of `groupage validate`.
 #[derive(Debug, ClapArgs)]

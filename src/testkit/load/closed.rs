@@ -97,7 +97,7 @@ impl ClosedLoopClient {
             };
             let ended = now();
             if (self.begin..self.end).contains(&ended) {
-                self.tally.counts().offered += 1;
+                self.tally.counts().report.offered += 1;
                 self.tally.record(outcome, ended.saturating_duration_since(begun));
                 if outcome == CallOutcome::Served {
                     self.tally.record_slice(ended.saturating_duration_since(self.begin));

@@ -213,7 +213,7 @@ async fn run_schedule(shared: Arc<LoadState>) -> io::Result<Duration> {
         }
         let arrival = ScheduledCall { due: begin + due, turn, retried: false, counts: due >= config.warm_up };
         timer.sleep_until(arrival.due).await?;
-        shared.tally.counts().offered += u64::from(arrival.counts);
+        shared.tally.counts().report.offered += u64::from(arrival.counts);
         shared.open.fetch_add(1, Ordering::Relaxed);
         shared.dispatch(arrival, &mut lanes).await;
     }

@@ -7,16 +7,16 @@ use std::task::Poll;
 use std::time::Duration;
 
 use groupage::control::server::ServerLimits;
-use groupage::controller::RunningController;
 use groupage::testkit::report_skipped;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio_rustls::TlsConnector;
 
 use super::api::FakeApiServer;
 use super::end_to_end::{NAME, POST, admission_response, call_webhook, get, pod, policy, review, tls_connector};
-use super::streams::{ConnectedSidecar, STREAM, controller, injected_pod};
+use super::streams::{ConnectedSidecar, STREAM, controller, start_with_pod};
 
 /// More connections than the port for probes admits.
 const SILENT: usize = 600;
@@ -63,13 +63,11 @@ async fn open_idle_connections(address: SocketAddr, count: usize, bytes: &[u8]) 
     held
 }
 
-/// Starts a controller with a policy and an injected pod.
-async fn start_with_pod() -> (FakeApiServer, RunningController) {
-    let api = FakeApiServer::start().await;
-    api.put(policy());
-    api.put(injected_pod("emb-0"));
-    let running = controller(&api).await;
-    (api, running)
+/// Connects to the stream port, and checks that the handshake is not late.
+async fn check_handshake(port: SocketAddr, connector: &TlsConnector) {
+    let stream = TcpStream::connect(port).await.unwrap();
+    let shaken = tokio::time::timeout(SERVED, connector.connect(ServerName::try_from(STREAM).unwrap(), stream)).await;
+    shaken.expect("the handshake is late").unwrap();
 }
 
 #[tokio::test]
@@ -85,7 +83,7 @@ async fn silent_connections_keep_out_neither_reviews_nor_sidecars_nor_probes() {
         assert_eq!(admission_response(&reviewed.expect("the review is late"))["allowed"], true);
         drop(held);
         let held = open_idle_connections(running.streams.unwrap(), SILENT_STREAMS, bytes).await;
-        let sidecar = ConnectedSidecar::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
+        let sidecar = ConnectedSidecar::of_pod(&api, &running, "emb-0");
         sidecar.wait_for_config(|config| config.generation == 1).await;
         drop(held);
         let _held = open_idle_connections(running.health, SILENT, bytes).await;
@@ -108,10 +106,7 @@ async fn a_handshake_does_not_wait_for_connections_that_send_a_part_of_theirs() 
         let mut record = vec![22, 3, 1, 2, 0, 1];
         record.resize(part, 0);
         let _held = open_idle_connections(port, SILENT_STREAMS, &record).await;
-        let stream = TcpStream::connect(port).await.unwrap();
-        let name = ServerName::try_from(STREAM).unwrap();
-        let shaken = tokio::time::timeout(SERVED, connector.connect(name, stream)).await;
-        shaken.expect("the handshake is late").unwrap();
+        check_handshake(port, &connector).await;
     }
     running.shut_down().await;
 }
@@ -136,10 +131,7 @@ async fn a_handshake_does_not_wait_for_clients_that_send_their_first_message_and
         assert!(first.is_pending());
         held.push(shaking);
     }
-    let stream = TcpStream::connect(port).await.unwrap();
-    let name = ServerName::try_from(STREAM).unwrap();
-    let shaken = tokio::time::timeout(SERVED, connector.connect(name, stream)).await;
-    shaken.expect("the handshake is late").unwrap();
+    check_handshake(port, &connector).await;
     running.shut_down().await;
 }
 
@@ -163,7 +155,7 @@ async fn connections_without_a_stream_are_evicted_after_their_handshake() {
     let mut received = Vec::new();
     let closed = tokio::time::timeout(SERVED, held[0].read_to_end(&mut received)).await;
     closed.expect("the oldest connection is still open").ok();
-    let sidecar = ConnectedSidecar::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
+    let sidecar = ConnectedSidecar::of_pod(&api, &running, "emb-0");
     sidecar.wait_for_config(|config| config.generation == 1).await;
     running.shut_down().await;
 }

@@ -42,6 +42,17 @@ impl Replica {
     }
 }
 
+/// Starts a replica that leads, and then one that has its address.
+async fn leader_and_follower(api: &FakeApiServer) -> (Replica, Replica) {
+    let mut first = replica(api, "one");
+    first.until(true).await;
+    let mut second = replica(api, "two");
+    while second.leadership.leader().is_none() {
+        second.leadership.changed().await;
+    }
+    (first, second)
+}
+
 fn held_by(name: &'static str) -> impl FnMut(&serde_json::Value) -> bool {
     move |lease| lease["spec"]["holderIdentity"] == name
 }
@@ -49,12 +60,7 @@ fn held_by(name: &'static str) -> impl FnMut(&serde_json::Value) -> bool {
 #[tokio::test]
 async fn the_first_replica_leads_and_the_second_has_its_address() {
     let api = FakeApiServer::start().await;
-    let mut first = replica(&api, "one");
-    first.until(true).await;
-    let mut second = replica(&api, "two");
-    while second.leadership.leader().is_none() {
-        second.leadership.changed().await;
-    }
+    let (_first, second) = leader_and_follower(&api).await;
     let leader = second.leadership.leader().unwrap();
     assert_eq!((leader.name.as_str(), leader.address.as_deref()), ("one", Some("one:9444")));
     assert!(!second.leadership.is_leader());
@@ -66,12 +72,7 @@ async fn the_first_replica_leads_and_the_second_has_its_address() {
 #[tokio::test]
 async fn stopped_leader_releases_lease() {
     let api = FakeApiServer::start().await;
-    let mut first = replica(&api, "one");
-    first.until(true).await;
-    let mut second = replica(&api, "two");
-    while second.leadership.leader().is_none() {
-        second.leadership.changed().await;
-    }
+    let (first, mut second) = leader_and_follower(&api).await;
     first.stop.send(true).unwrap();
     first.task.await.unwrap();
     assert!(!first.leadership.is_leader());

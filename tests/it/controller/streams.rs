@@ -94,8 +94,13 @@ impl SidecarStreamHandler for RecordingSidecar {
 // === impl ConnectedSidecar ===
 
 impl ConnectedSidecar {
+    /// Connects the sidecar of a pod, with the token of the pod.
+    pub(super) fn of_pod(api: &FakeApiServer, running: &RunningController, name: &str) -> Self {
+        Self::new(api, running, name, &api.token("a", name))
+    }
+
     /// Connects the sidecar of a pod, with this token, to this controller.
-    pub(super) fn new(api: &FakeApiServer, running: &RunningController, name: &str, token: &str) -> Self {
+    fn new(api: &FakeApiServer, running: &RunningController, name: &str, token: &str) -> Self {
         let uid = api.get("pods", "a", name).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
         let dir = tempfile::tempdir().unwrap();
         let path: PathBuf = dir.path().join("token");
@@ -167,8 +172,17 @@ pub(super) async fn controller(api: &FakeApiServer) -> RunningController {
     running
 }
 
+/// Starts a controller with a policy and an injected pod.
+pub(super) async fn start_with_pod() -> (FakeApiServer, RunningController) {
+    let api = FakeApiServer::start().await;
+    api.put(policy());
+    api.put(injected_pod("emb-0"));
+    let running = controller(&api).await;
+    (api, running)
+}
+
 /// Returns a pod with a sidecar.
-pub(super) fn injected_pod(name: &str) -> Value {
+fn injected_pod(name: &str) -> Value {
     let mut pod = pod(name);
     pod["metadata"]["labels"]["groupage.dev/injected"] = json!("true");
     pod["metadata"]["annotations"]["groupage.dev/status"] =
@@ -178,11 +192,8 @@ pub(super) fn injected_pod(name: &str) -> Value {
 
 #[tokio::test]
 async fn policy_and_edits_are_pushed_to_sidecar() {
-    let api = FakeApiServer::start().await;
-    api.put(policy());
-    api.put(injected_pod("emb-0"));
-    let running = controller(&api).await;
-    let sidecar = ConnectedSidecar::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
+    let (api, running) = start_with_pod().await;
+    let sidecar = ConnectedSidecar::of_pod(&api, &running, "emb-0");
     let first = sidecar.wait_for_config(|config| config.generation == 1).await;
     assert_eq!((first.name.as_str(), &first.policy["slo"]), ("a/emb", &json!({"latencyP99": "150ms"})));
     let status = api.until_object(POLICY, |policy| has_condition(policy, "Programmed", "True/Programmed")).await;
@@ -217,7 +228,7 @@ async fn streams_survive_an_api_server_outage_longer_than_a_lease_and_are_update
     )
     .unwrap();
     wait_until_ready(&running).await;
-    let sidecar = ConnectedSidecar::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
+    let sidecar = ConnectedSidecar::of_pod(&api, &running, "emb-0");
     sidecar.wait_for_config(|config| config.generation == 1).await;
     let mut leadership = running.handles.leadership.clone();
     let mut rounds = running.handles.rounds.clone();
@@ -272,11 +283,8 @@ async fn a_token_of_another_pod_opens_no_stream() {
 
 #[tokio::test]
 async fn missed_slo_is_reported() {
-    let api = FakeApiServer::start().await;
-    api.put(policy());
-    api.put(injected_pod("emb-0"));
-    let running = controller(&api).await;
-    let sidecar = ConnectedSidecar::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
+    let (api, running) = start_with_pod().await;
+    let sidecar = ConnectedSidecar::of_pod(&api, &running, "emb-0");
     sidecar.wait_for_config(|config| config.generation == 1).await;
     let slo = Duration::from_millis(150);
     sidecar.counts(200, 40_000, slo);
@@ -301,7 +309,7 @@ async fn a_profile_under_which_calls_are_late_is_taken_back() {
         api.put(injected_pod(name));
     }
     let running = controller(&api).await;
-    let sidecars = ["emb-0", "emb-1"].map(|name| ConnectedSidecar::new(&api, &running, name, &api.token("a", name)));
+    let sidecars = ["emb-0", "emb-1"].map(|name| ConnectedSidecar::of_pod(&api, &running, name));
     for sidecar in &sidecars {
         sidecar.wait_for_config(|config| config.generation == 1).await;
         sidecar.counts(200, 40_000, Duration::from_millis(150));
@@ -324,11 +332,8 @@ async fn a_profile_under_which_calls_are_late_is_taken_back() {
 
 #[tokio::test]
 async fn a_rollback_by_hand_reaches_every_sidecar_and_holds_until_it_is_ended() {
-    let api = FakeApiServer::start().await;
-    api.put(policy());
-    api.put(injected_pod("emb-0"));
-    let running = controller(&api).await;
-    let sidecar = ConnectedSidecar::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
+    let (api, running) = start_with_pod().await;
+    let sidecar = ConnectedSidecar::of_pod(&api, &running, "emb-0");
     let first = sidecar.wait_for_config(|config| config.generation == 1).await;
     api.merge(POLICY.0, POLICY.1, POLICY.2, &json!({"spec": {"limits": {"slotsMax": 2}}}));
     let second = sidecar.wait_for_config(|config| config.profile != first.profile).await;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::scripted_server::{ReservedPort, echo, reply};
 use super::scripted_setup::start_with_scripted_server;
-use super::setup::{TestProxy, assert_answer, count, predictions, within_timeout};
+use super::setup::{TestProxy, assert_answer, assert_served, count, predictions, within_timeout};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::Headers;
 
@@ -86,9 +86,7 @@ async fn every_metric_is_there_with_its_kind_and_its_labels() {
     let (callers, turn) = proxy.form_batch(&mut hand, vec![proxy.predict(1), proxy.predict(2)]).await;
     turn.answer(200, "{\"predictions\":[1]}").await;
     let _auto = hand.into_auto_responder(model);
-    for caller in callers {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(callers).await;
     assert_eq!(proxy.fetch(&proxy.request("GET", "/x", &[], None)).await.status, Some(200));
     let (metrics, local) = ports(&proxy);
     let answer = get(metrics, "/metrics").await;
@@ -190,9 +188,7 @@ async fn a_full_queue_does_not_make_the_process_unready() {
     assert_eq!(get(ports(&proxy).0, "/readyz").await.status, Some(200));
     turn.echo().await;
     hand.next_request().await.echo().await;
-    for caller in queued.into_iter().chain([first]) {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(queued.into_iter().chain([first])).await;
 }
 
 #[tokio::test]

@@ -11,7 +11,8 @@ use super::http2_endpoints::{H2Client, full};
 use super::pass::by_name;
 use super::scripted_setup::start_with_scripted_server;
 use super::setup::{
-    PREDICT, TestProxy, adaptive_spec, assert_answer, count, header, instances, predictions, within_timeout,
+    PREDICT, TestProxy, adaptive_spec, assert_answer, assert_predictions, assert_served, count, header, instances,
+    predictions, within_timeout,
 };
 use super::support::client::Outgoing;
 use super::support::wire::{Headers, values};
@@ -117,9 +118,7 @@ async fn only_calls_that_are_equal_in_every_respect_share_a_batch() {
         expected(&[5, 7], "a", ""),
     ];
     assert_eq!(received, all);
-    for (item, caller) in (1..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers).await;
 }
 
 #[tokio::test]
@@ -179,9 +178,7 @@ async fn two_slots_are_two_calls_at_once_and_no_more() {
     assert_eq!(turn_of_three.instances(), [1, 2, 3]);
     turn_of_three.echo().await;
     turn.echo().await;
-    for caller in callers.into_iter().chain([first, second]) {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(callers.into_iter().chain([first, second])).await;
 }
 
 #[tokio::test]
@@ -193,9 +190,7 @@ async fn a_batch_ends_at_its_item_limit_and_the_next_one_has_the_rest() {
     let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [5, 6]);
     turn.echo().await;
-    for (item, caller) in (1..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers).await;
     assert_eq!(proxy.metric(r#"groupage_dispatches_total{cause="full"}"#), 1);
 }
 
@@ -210,9 +205,7 @@ async fn static_batches_leave_when_they_are_full_and_not_before() {
     let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [1, 2, 3]);
     turn.echo().await;
-    for (item, caller) in (1..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers).await;
 }
 
 #[tokio::test]
@@ -224,9 +217,7 @@ async fn a_window_closes_after_its_delay_although_it_is_not_full() {
     let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [1, 2]);
     turn.echo().await;
-    for (item, caller) in (1..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers).await;
     assert_eq!(proxy.metric(r#"groupage_dispatches_total{cause="delay"}"#), 1);
 }
 
@@ -257,9 +248,7 @@ async fn overload(status: u16, head: &str, kept: &[(&str, &str)]) {
     assert_eq!(turn.instances().len(), 4);
     turn.echo().await;
     hand.next_request().await.echo().await;
-    for (item, caller) in (1..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers).await;
 }
 
 #[tokio::test]
@@ -281,17 +270,13 @@ async fn a_limit_that_the_server_names_is_kept_from_then_on() {
         assert_eq!(turn.instances(), part);
         turn.echo().await;
     }
-    for (item, caller) in (1..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers).await;
     proxy.wait_idle().await;
     let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, 1..=4)).await;
     assert_eq!(turn.instances(), [1, 2, 3]);
     turn.echo().await;
     hand.next_request().await.echo().await;
-    for (item, caller) in (1..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers).await;
 }
 
 #[tokio::test]
@@ -302,9 +287,7 @@ async fn a_limit_that_the_server_publishes_is_never_passed() {
     let proxy = TestProxy::start_in_front_of(&server.url(), json!({}));
     let one = |n: u32| proxy.post("/embed", &[], &json!({"inputs": format!("text {n}")}).to_string());
     let callers: Vec<_> = (0..12).map(|n| proxy.call(one(n))).collect();
-    for caller in callers {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(callers).await;
     let stats = server.stats();
     assert_eq!((stats.items, stats.too_large), (12, 0));
     assert!(stats.calls < 12, "{stats:?}");
@@ -389,9 +372,7 @@ async fn a_shared_call_has_only_the_headers_common_to_all_members() {
         ["authorization", "content-length", "content-type", "host", "x-model-version", "x-request-id"]
     );
     turn.echo().await;
-    for caller in callers {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(callers).await;
 }
 
 #[tokio::test]

@@ -4,7 +4,9 @@ use serde_json::json;
 
 use super::http2_endpoints::{H2Client, H2ScriptedServer, full};
 use super::scripted_setup::start_with_scripted_server;
-use super::setup::{PREDICT, TestProxy, assert_answer, count, instances, predictions, within_timeout};
+use super::setup::{
+    PREDICT, TestProxy, assert_answer, assert_predictions, count, instances, predictions, within_timeout,
+};
 use super::support::client::{Client, Outgoing};
 
 fn predicts(proxy: &TestProxy, items: std::ops::RangeInclusive<u64>) -> Vec<Outgoing> {
@@ -29,9 +31,7 @@ async fn a_caller_that_leaves_the_queue_is_never_sent() {
     let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [2, 4]);
     turn.echo().await;
-    for (item, caller) in [2, 4].into_iter().zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions([2, 4], callers).await;
     assert_eq!(cancelled(&proxy), 3);
     assert_eq!(proxy.metric(r#"groupage_items_total{outcome="cancelled"}"#), 3);
 }
@@ -107,9 +107,7 @@ async fn a_member_that_leaves_in_flight_harms_no_other() {
         proxy.wait_until(|stats| count(&stats.answered) == before + 2).await;
         turn.echo().await;
         let rest = (1..=3).filter(|item| *item != leaves as u64 + 1);
-        for (item, caller) in rest.zip(callers) {
-            assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-        }
+        assert_predictions(rest, callers).await;
         proxy.wait_idle().await;
         assert_eq!((hand.pending_requests(), cancelled(&proxy)), (0, 1));
     }
@@ -155,9 +153,7 @@ async fn a_batch_whose_members_all_left_resets_only_its_own_http_2_stream() {
     let other = hand.turn().await;
     assert_eq!(other.connection, turn.connection);
     other.ok(predictions(&[9, 10]));
-    for (item, caller) in (9..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(9.., callers).await;
     assert_eq!(hand.waiting(), 0);
 }
 

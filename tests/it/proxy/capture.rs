@@ -11,7 +11,7 @@ use super::binary::Binary;
 use super::http2_endpoints::{H2Client, H2ScriptedServer, empty, full, with_trailers};
 use super::scripted_server::{ReservedPort, ScriptedServer, echo};
 use super::setup::{
-    PREDICT, TestProxy, assert_answer, assert_failure, instances, merge_json, predictions, within_timeout,
+    PREDICT, TestProxy, assert_answer, assert_failure, instances, merge_json, predictions, wait_while, within_timeout,
 };
 use super::support::client::{Client, Outgoing};
 use super::support::command::remove_settings;
@@ -195,12 +195,7 @@ async fn a_client_that_connects_ahead_is_merged_and_one_without_a_server_gets_an
     let address = captured_address(proxy.address);
     let mut early = within_timeout(Client::connect(address)).await.unwrap();
     // The application accepts the connection that probes for a server that speaks first.
-    within_timeout(async {
-        while hand.open_connections() == 0 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    wait_while(|| hand.open_connections() == 0).await;
     let json = vec![("content-type".to_owned(), b"application/json".to_vec())];
     let request = Outgoing::new("POST", PREDICT, address, &json, Some(instances(&[1]).as_bytes()));
     let served = async { hand.next_request().await.echo().await };

@@ -5,7 +5,10 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::scripted_setup::start_with_scripted_server;
-use super::setup::{PREDICT, assert_answer, assert_failure, count, header, instances, predictions, within_timeout};
+use super::setup::{
+    PREDICT, assert_answer, assert_failure, assert_predictions, assert_served, count, header, instances, predictions,
+    within_timeout,
+};
 use super::support::client::Outgoing;
 use super::support::wire::values;
 
@@ -58,9 +61,7 @@ async fn member_deadline_affects_no_other_member() {
     assert_eq!(turn.instances(), [1, 2, 3]);
     assert_failure(&callers.remove(1).answer().await, 504, "GRP3201", "deadline");
     turn.echo().await;
-    for (item, caller) in [1, 3].into_iter().zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions([1, 3], callers).await;
 }
 
 #[tokio::test]
@@ -75,16 +76,12 @@ async fn a_shared_call_carries_the_latest_deadline_where_every_member_has_one() 
     let left: u64 = header(&turn.request.headers, LATE).parse().unwrap();
     assert!(left > 9000 && left <= 19_000, "{left}");
     turn.echo().await;
-    for caller in callers {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(callers).await;
     let (callers, turn) =
         proxy.form_batch(&mut hand, vec![call_with_deadline(&proxy, LATE, "9000", 1), proxy.predict(2)]).await;
     assert!(values(&turn.request.headers, LATE).is_empty());
     turn.echo().await;
-    for caller in callers {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(callers).await;
 }
 
 #[tokio::test]
@@ -121,9 +118,7 @@ async fn an_slo_that_no_execution_can_meet_sheds_nothing() {
     let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [1, 2]);
     turn.echo().await;
-    for (item, caller) in (1..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers).await;
 }
 
 #[tokio::test]
@@ -174,9 +169,7 @@ async fn many_deadlines_in_the_past_leave_the_normal_calls_alone() {
     let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [1, 2]);
     turn.echo().await;
-    for (item, caller) in (1..).zip(normal) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., normal).await;
 }
 
 #[tokio::test]

@@ -16,7 +16,8 @@ use super::http2_endpoints::{H2Client, empty};
 use super::scripted_server::{ReservedPort, ScriptedServer, echo};
 use super::scripted_setup::start_with_scripted_server;
 use super::setup::{
-    PREDICT, TOKEN, TestProxy, assert_answer, count, instances, merge_json, predictions, within_timeout,
+    PREDICT, TOKEN, TestProxy, assert_answer, assert_predictions, count, instances, merge_json, predictions,
+    wait_while, within_timeout,
 };
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::{Headers, values};
@@ -106,9 +107,7 @@ async fn hook_flushes_held_calls_and_waits_for_them() {
     within_timeout(async { while is_ready(metrics).await {} }).await;
     assert!(!waits.is_finished(), "three wait for their answers");
     turn.echo().await;
-    for (item, caller) in (1..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers).await;
     for hook in [waits, again] {
         let answer = within_timeout(hook).await.unwrap();
         assert_eq!(answer.status, Some(200));
@@ -191,18 +190,8 @@ async fn connections_close_after_drain_delay() {
     // An idle connection has a short time in which its next call is still served.
     let answer = within_timeout(clients[1].fetch(&get_it)).await;
     assert_eq!((answer.status, values(&answer.headers, "connection")), (Some(200), vec![&b"close"[..]]));
-    within_timeout(async {
-        while !h2.0.is_closed() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
-    within_timeout(async {
-        while proxy.metric("groupage_connections") > 0 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    wait_while(|| !h2.0.is_closed()).await;
+    wait_while(|| proxy.metric("groupage_connections") > 0).await;
     // The proxy keeps serving until it receives a signal.
     assert_eq!(proxy.fetch(&get_it).await.status, Some(200));
 }

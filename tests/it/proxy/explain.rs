@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::binary::Binary;
 use super::scripted_server::{ScriptedServer, echo};
 use super::scripted_setup::start_with_scripted_server;
-use super::setup::{PREDICT, TestProxy, assert_failure, instances, predictions, within_timeout};
+use super::setup::{PREDICT, TestProxy, assert_failure, assert_served, instances, predictions, within_timeout};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::{Headers, values};
 
@@ -113,9 +113,7 @@ async fn calls_that_are_unbatched_passed_or_refused_get_the_reason() {
     assert_eq!(timing(&refused), "groupage;desc=\"reason=queue_full\"");
     turn.echo().await;
     hand.next_request().await.echo().await;
-    for caller in queued.into_iter().chain([first]) {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(queued.into_iter().chain([first])).await;
     assert_eq!(proxy.metric(r#"groupage_items_rejected_total{reason="queue_full"}"#), 1);
 }
 
@@ -150,9 +148,7 @@ async fn the_scheduler_api_shows_dispatches_and_the_header_that_separates_calls(
     for _ in 0..3 {
         hand.next_request().await.echo().await;
     }
-    for caller in queued.into_iter().chain([first]) {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(queued.into_iter().chain([first])).await;
     proxy.wait_idle().await;
     let shown = scheduler(&proxy).await;
     assert_eq!(

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use super::http2_endpoints::{
     Body, H2Client, H2PendingRequest, H2ScriptedServer, ReceivedMessage, empty, full, with_trailers,
 };
-use super::setup::{TestProxy, within_timeout};
+use super::setup::{TestProxy, wait_while, within_timeout};
 
 const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 const CONFIG: &str = "/inference.GRPCInferenceService/ModelConfig";
@@ -246,12 +246,7 @@ async fn members_of_a_batch_are_compared_with_their_responses_alone() {
         answer(hand.turn().await, b"b");
     }
     let results = |result: &str| proxy.metric(&format!("groupage_verify_total{{result=\"{result}\"}}"));
-    within_timeout(async {
-        while results("equal") + results("different") < 2 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    wait_while(|| results("equal") + results("different") < 2).await;
     assert_eq!((results("equal"), results("different")), (1, 1));
 }
 

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use super::http2_endpoints::{H2Client, empty};
 use super::scripted_setup::start_with_scripted_server;
-use super::setup::{PREDICT, TestProxy, assert_answer, count, predictions, within_timeout};
+use super::setup::{PREDICT, TestProxy, assert_answer, assert_served, count, predictions, wait_while, within_timeout};
 use super::support::client::{Answer, Client};
 use super::support::upstream::now;
 use super::support::wire::{End, nominates};
@@ -97,12 +97,7 @@ async fn an_idle_connection_is_closed_after_the_keep_alive_timeout() {
     within_timeout(client.receive("GET", &mut answer)).await;
     assert_eq!(answer.end, Some(End::Closed), "a FIN, not a reset");
     let h2 = H2Client::connect(proxy.address).await;
-    within_timeout(async {
-        while !h2.0.is_closed() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    wait_while(|| !h2.0.is_closed()).await;
 }
 
 #[tokio::test]
@@ -168,12 +163,7 @@ async fn a_slow_reader_of_a_shared_answer_keeps_no_slot_and_no_neighbour() {
     }
     proxy.wait_idle().await;
     proxy.wait_until(|stats| count(&stats.answered) == 3).await;
-    within_timeout(async {
-        while proxy.metric("groupage_connections") > 0 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    wait_while(|| proxy.metric("groupage_connections") > 0).await;
 }
 
 #[tokio::test]
@@ -215,9 +205,7 @@ async fn connections_over_the_limit_are_closed_at_once_while_all_are_busy() {
     for turn in turns {
         turn.answer(200, "{}").await;
     }
-    for caller in callers {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(callers).await;
     let _auto = hand.into_auto_responder(super::scripted_server::echo);
     assert_answer(&proxy.fetch(&proxy.predict(2)).await, 200, &predictions(&[2]));
 }
@@ -340,12 +328,7 @@ async fn answers_that_an_http_2_client_never_lets_in_end_its_connection() {
     let mut stream = connect(&proxy).await;
     stream.write_all(&text).await.unwrap();
     read_until_closed(&mut stream).await;
-    within_timeout(async {
-        while proxy.metric("groupage_connections") > 0 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    wait_while(|| proxy.metric("groupage_connections") > 0).await;
 }
 
 #[tokio::test]

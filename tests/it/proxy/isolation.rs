@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 
 use super::scripted_server::{AutoResponder, PendingRequest, reply};
 use super::scripted_setup::start_with_scripted_server;
-use super::setup::{PREDICT, PendingCall, TestProxy, assert_answer, assert_failure, count, instances, predictions};
+use super::setup::{
+    PREDICT, PendingCall, TestProxy, assert_answer, assert_failure, assert_predictions, count, instances, predictions,
+};
 use super::support::client::Outgoing;
 use super::support::upstream::Request;
 
@@ -30,9 +32,7 @@ fn sizes(auto: &mut AutoResponder) -> Vec<usize> {
 }
 
 async fn ok(callers: Vec<PendingCall>, items: &[u64]) {
-    for (item, caller) in items.iter().zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[*item]));
-    }
+    assert_predictions(items.iter().copied(), callers).await;
 }
 
 #[tokio::test]

@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use super::explain::scheduler;
 use super::scripted_server::ScriptedServer;
 use super::scripted_setup::start_with_scripted_server;
-use super::setup::{PREDICT, PendingCall, TestProxy, adaptive_spec, instances, predictions, within_timeout};
+use super::setup::{
+    PREDICT, PendingCall, TestProxy, adaptive_spec, assert_served, instances, predictions, within_timeout,
+};
 use super::support::wire::values;
 
 /// Number of calls after which predictions start (`batching::Shadow`).
@@ -109,9 +111,7 @@ async fn predicted_batches_are_reported() {
     }
     let callers: Vec<PendingCall> =
         (0..40).map(|item| proxy.call(proxy.post(path, &[], &instances(&[item])))).collect();
-    for caller in callers {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(callers).await;
     assert_eq!(server.stats().calls, alone + 40, "each is sent alone");
     let mut report = predicted(&proxy, alone + 40).await;
     while report["answered"] != report["calls"] {
@@ -139,9 +139,7 @@ async fn the_mode_changes_while_it_runs_and_holds_route_by_route() {
     let (callers, turn) = proxy.form_batch(&mut hand, vec![proxy.predict(7), proxy.predict(8)]).await;
     assert_eq!(turn.instances(), [7, 8]);
     turn.echo().await;
-    for caller in callers {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(callers).await;
     assert_eq!(predicted(&proxy, 3).await["unpredicted"]["unlearned"], 3, "what is batched is not predicted");
 }
 

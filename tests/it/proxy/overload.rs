@@ -7,7 +7,8 @@ use serde_json::json;
 
 use super::scripted_setup::start_with_scripted_server;
 use super::setup::{
-    PREDICT, adaptive_spec, assert_answer, assert_failure, count, header, instances, predictions, within_timeout,
+    PREDICT, adaptive_spec, assert_answer, assert_failure, assert_predictions, assert_served, count, header, instances,
+    predictions, within_timeout,
 };
 use super::support::client::Answer;
 use super::support::wire::{End, nominates};
@@ -39,9 +40,7 @@ async fn a_full_queue_refuses_at_once_and_takes_calls_again_when_it_has_room() {
     let again = proxy.queue([proxy.predict(5)]).await;
     shared.echo().await;
     hand.next_request().await.echo().await;
-    for (item, caller) in (1..).zip(callers.into_iter().chain(again)) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers.into_iter().chain(again)).await;
     let series = r#"groupage_calls_total{policy="local",protocol="kserve_v1",outcome="rejected"}"#;
     assert_eq!(proxy.metric(series), 51);
 }
@@ -57,9 +56,7 @@ async fn passed_calls_are_not_refused_by_a_full_queue() {
     turn.echo().await;
     first.answer().await;
     hand.next_request().await.echo().await;
-    for caller in callers {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(callers).await;
 }
 
 #[tokio::test]
@@ -73,9 +70,7 @@ async fn a_queue_is_full_at_its_byte_limit() {
     turn.echo().await;
     first.answer().await;
     hand.next_request().await.echo().await;
-    for caller in callers {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(callers).await;
 }
 
 #[tokio::test]
@@ -117,9 +112,7 @@ async fn one_identity_cannot_fill_the_queue_while_another_waits() {
         assert_eq!(turn.instances(), expected);
         turn.echo().await;
     }
-    for (item, caller) in (1..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers).await;
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::scripted_setup::start_with_scripted_server;
-use super::setup::{assert_answer, header, within_timeout};
+use super::setup::{assert_answer, header, wait_while, within_timeout};
 use super::support::client::{Answer, Outgoing};
 use super::support::wire::{End, Headers, values};
 
@@ -309,12 +309,7 @@ async fn a_client_connection_has_an_upstream_connection_of_its_own() {
     assert_ne!(a, b);
     assert_eq!(rest, [*a, *b, *a, *b]);
     drop(clients);
-    within_timeout(async {
-        while hand.open_connections() > 0 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    wait_while(|| hand.open_connections() > 0).await;
 }
 
 #[tokio::test]
@@ -337,12 +332,7 @@ async fn a_server_that_closes_idle_connections_costs_a_connect_and_no_answer() {
         assert!(values(&answer.headers, "connection").is_empty());
         assert_ne!(connection, last);
         last = connection;
-        within_timeout(async {
-            while hand.open_connections() > 0 {
-                tokio::task::yield_now().await;
-            }
-        })
-        .await;
+        wait_while(|| hand.open_connections() > 0).await;
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 
 use super::scripted_setup::start_with_scripted_server;
-use super::setup::{PREDICT, TestProxy, assert_answer, assert_failure, instances, predictions};
+use super::setup::{PREDICT, TestProxy, assert_answer, assert_failure, assert_predictions, instances, predictions};
 use super::support::client::Outgoing;
 use super::support::wire::values;
 
@@ -43,9 +43,7 @@ async fn an_interactive_call_joins_the_first_batch_and_the_rest_of_bulk_waits() 
     assert_eq!(left.instances(), [2]);
     assert_eq!(values(&left.request.headers, "x-priority"), [b"bulk"], "an unbatched call is forwarded unchanged");
     left.echo().await;
-    for (item, caller) in (1..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers).await;
 }
 
 #[tokio::test]
@@ -63,9 +61,7 @@ async fn a_strict_class_is_served_before_all_others() {
         assert_eq!(turn.instances(), [item]);
         turn.echo().await;
     }
-    for (item, caller) in (1..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers).await;
 }
 
 #[tokio::test]
@@ -117,9 +113,7 @@ async fn tenants_share_by_weight() {
     // a call.
     let place = |item: u64| order.iter().position(|other| *other == item).unwrap();
     assert!(place(12) < 11 && place(10) < 4, "{order:?}");
-    for (item, caller) in (1..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers).await;
 }
 
 #[tokio::test]
@@ -153,7 +147,5 @@ async fn a_flood_from_one_address_does_not_delay_another() {
     let mut answer = String::new();
     other.read_to_string(&mut answer).await.unwrap();
     assert!(answer.ends_with(&predictions(&[OTHER])), "{answer}");
-    for (item, caller) in (1..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers).await;
 }

@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use super::binary::Binary;
 use super::scripted_server::{ScriptedServer, echo};
 use super::scripted_setup::start_with_scripted_server;
-use super::setup::{PREDICT, TestProxy, assert_answer, header, instances, policy_text, predictions};
+use super::setup::{
+    PREDICT, TestProxy, assert_answer, assert_predictions, assert_served, header, instances, policy_text, predictions,
+};
 use super::support::client::Outgoing;
 use super::support::wire::Headers;
 
@@ -38,9 +40,7 @@ async fn an_edited_limit_applies_to_the_next_batches_and_not_to_those_in_flight(
     sizes.push(turn.instances().len());
     turn.echo().await;
     assert_eq!(sizes, [4, 16, 2, 2, 16]);
-    for (item, caller) in (1..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers).await;
     proxy.wait_idle().await;
     assert_eq!(proxy.metric(r#"groupage_items_total{outcome="served"}"#), 41);
     assert_eq!(proxy.metric(r#"groupage_config_reloads_total{result="applied"}"#), 4);
@@ -57,9 +57,7 @@ async fn smaller_queue_rejects_new_and_keeps_queued_calls() {
     super::setup::assert_failure(&refused, 503, "GRP3101", "queue_full");
     turn.echo().await;
     hand.next_request().await.echo().await;
-    for (item, caller) in (0..).zip(std::iter::once(first).chain(callers)) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(0.., std::iter::once(first).chain(callers)).await;
 }
 
 #[tokio::test]
@@ -78,9 +76,7 @@ async fn more_slots_are_used_at_once_and_fewer_as_they_come_back() {
     assert_eq!(hand.pending_requests(), 0, "one is still in flight, and one is all there may be");
     three.echo().await;
     hand.next_request().await.echo().await;
-    for caller in callers {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(callers).await;
 }
 
 #[tokio::test]
@@ -111,9 +107,7 @@ async fn removed_route_drains_and_new_calls_pass() {
         assert_eq!(turn.instances(), items);
         turn.echo().await;
     }
-    for (item, caller) in (1..).zip(gone.into_iter().chain(moved)) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., gone.into_iter().chain(moved)).await;
 }
 
 #[tokio::test]
@@ -134,9 +128,7 @@ async fn calls_merge_across_reload_unless_key_changes() {
         assert_eq!(turn.instances(), items);
         turn.echo().await;
     }
-    for caller in callers {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(callers).await;
 }
 
 #[tokio::test]

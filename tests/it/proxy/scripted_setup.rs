@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::scripted_server::{PendingRequest, ScriptedServer};
-use super::setup::{PendingCall, TestProxy};
+use super::setup::{PendingCall, TestProxy, assert_served};
 use super::support::client::Outgoing;
 
 /// Starts a proxy in front of a model server that the test controls.
@@ -44,9 +44,7 @@ impl TestProxy {
                 left -= turn.instances().len() as u64;
                 turn.echo().await;
             }
-            for caller in callers {
-                assert_eq!(caller.answer().await.status, Some(200));
-            }
+            assert_served(callers).await;
             self.wait_idle().await;
         }
     }

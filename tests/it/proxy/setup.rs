@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -42,13 +43,23 @@ pub(super) struct PendingCall(pub(super) JoinHandle<Answer>);
 /// Waits for an effect that the test caused, for at most [`HANG`].
 #[track_caller]
 pub(super) fn within_timeout<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
-    let place = std::panic::Location::caller();
+    let place = Location::caller();
     async move {
         match tokio::time::timeout(HANG, work).await {
             Ok(done) => done,
             Err(_) => panic!("nothing happened for {HANG:?} at {place}"),
         }
     }
+}
+
+/// Waits while a condition holds, for at most [`HANG`].
+#[track_caller]
+pub(super) fn wait_while(holds: impl Fn() -> bool) -> impl Future<Output = ()> {
+    within_timeout(async move {
+        while holds() {
+            tokio::task::yield_now().await;
+        }
+    })
 }
 
 /// Returns the policy of a test, on top of settings for this machine and for ports that the kernel
@@ -139,11 +150,7 @@ impl TestProxy {
     #[track_caller]
     pub(super) fn wait_until(&self, holds: impl Fn(&LiveCounts) -> bool) -> impl Future<Output = ()> {
         let metrics = Arc::clone(&self.running.metrics);
-        within_timeout(async move {
-            while !holds(&metrics.stats) {
-                tokio::task::yield_now().await;
-            }
-        })
+        wait_while(move || !holds(&metrics.stats))
     }
 
     /// Waits until this many items are queued.
@@ -262,6 +269,35 @@ pub(super) fn assert_answer(answer: &Answer, status: u16, body: &str) {
     let text = String::from_utf8_lossy(&answer.body);
     assert_eq!((answer.status, &answer.end), (Some(status), &Some(End::Proper)), "{text:.300}");
     assert!(text == body, "expected {body:.300}, actual {text:.300}");
+}
+
+/// Checks that every call is answered with 200.
+#[track_caller]
+pub(super) fn assert_served(callers: impl IntoIterator<Item = PendingCall>) -> impl Future<Output = ()> {
+    let place = Location::caller();
+    async move {
+        for caller in callers {
+            assert_eq!(caller.answer().await.status, Some(200), "at {place}");
+        }
+    }
+}
+
+/// Checks that each call is answered with the prediction for its item.
+#[track_caller]
+pub(super) fn assert_predictions(
+    items: impl IntoIterator<Item = u64>,
+    callers: impl IntoIterator<Item = PendingCall>,
+) -> impl Future<Output = ()> {
+    let place = Location::caller();
+    async move {
+        for (item, caller) in items.into_iter().zip(callers) {
+            let answer = caller.answer().await;
+            let text = String::from_utf8_lossy(&answer.body);
+            let is_right =
+                answer.status == Some(200) && answer.end == Some(End::Proper) && text == predictions(&[item]);
+            assert!(is_right, "item {item}, at {place}: {:?} {text:.300}", answer.status);
+        }
+    }
 }
 
 /// Checks that the response is one of the proxy's own, with this code and reason word.

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::scripted_server::ScriptedServer;
 use super::scripted_setup::{start_with_scripted_server, take_look_up};
-use super::setup::{PendingCall, TestProxy, adaptive_spec, count};
+use super::setup::{PendingCall, TestProxy, adaptive_spec, assert_served, count};
 
 const CALLS: usize = 20;
 const INFO: &str = r#"{"model_id": "m", "max_client_batch_size": 32, "max_batch_tokens": 16384}"#;
@@ -47,9 +47,7 @@ async fn call_simultaneously(proxy: &TestProxy, hand: &mut ScriptedServer, most:
     for _ in left {
         hand.next_request().await.answer(200, "[[1.0]]").await;
     }
-    for caller in callers {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(callers).await;
     proxy.wait_idle().await;
 }
 
@@ -123,7 +121,5 @@ async fn explicit_protocol_disables_pass_through() {
     let shared = hand.next_request().await;
     assert_eq!(shared.request.body, br#"{"inputs": ["b","c"]}"#);
     shared.answer(200, "[[2.0],[3.0]]").await;
-    for caller in others.into_iter().chain([first]) {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(others.into_iter().chain([first])).await;
 }

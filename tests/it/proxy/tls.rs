@@ -13,7 +13,7 @@ use http::Request;
 use serde_json::{Value, json};
 
 use super::http2_endpoints::{Body, full};
-use super::setup::{PREDICT, TestProxy, instances, merge_json, within_timeout};
+use super::setup::{PREDICT, TestProxy, instances, merge_json, wait_while};
 use super::support::client::Outgoing;
 use super::tunnel::{CertAuthority, CertKeyPair, TlsTunnelEnd};
 
@@ -101,10 +101,5 @@ fn h2_predict(item: u64) -> Request<Body> {
 }
 
 async fn until_metric(proxy: &TestProxy, series: &str, value: u64) {
-    within_timeout(async {
-        while proxy.metric(series) != value {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    wait_while(|| proxy.metric(series) != value).await;
 }

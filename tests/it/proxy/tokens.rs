@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::scripted_server::{PendingRequest, ScriptedServer};
 use super::scripted_setup::start_with_scripted_server;
-use super::setup::TestProxy;
+use super::setup::{TestProxy, assert_served};
 use super::support::client::Outgoing;
 
 /// A text of forty code points: ten tokens at the default rate.
@@ -36,9 +36,7 @@ async fn batch_sizes(proxy: &TestProxy, hand: &mut ScriptedServer) -> Vec<usize>
     while sizes.iter().sum::<usize>() < 4 {
         sizes.push(embed(hand.next_request().await).await);
     }
-    for caller in callers.into_iter().chain([first]) {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(callers.into_iter().chain([first])).await;
     proxy.wait_idle().await;
     sizes
 }
@@ -71,9 +69,7 @@ async fn calls_of_different_length_buckets_share_no_batch() {
         embed(turn).await;
     }
     assert_eq!(inputs, [json!(["a", "b"]), json!([TEXT, TEXT])]);
-    for caller in callers.into_iter().chain([first]) {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(callers.into_iter().chain([first])).await;
 }
 
 #[tokio::test]

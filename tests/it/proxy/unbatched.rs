@@ -8,7 +8,10 @@ use serde_json::json;
 use super::batches::predicts;
 use super::pass::by_name;
 use super::scripted_setup::start_with_scripted_server;
-use super::setup::{PREDICT, adaptive_spec, assert_answer, count, instances, predictions, within_timeout};
+use super::setup::{
+    PREDICT, adaptive_spec, assert_answer, assert_predictions, assert_served, count, instances, predictions,
+    within_timeout,
+};
 use super::support::client::{Answer, Client};
 use super::support::wire::values;
 
@@ -120,9 +123,7 @@ async fn a_call_with_more_items_than_a_batch_may_have_is_unbatched_with_a_reason
     let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [9, 10]);
     turn.echo().await;
-    for (item, caller) in (9..).zip(small) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(9.., small).await;
     assert_eq!(proxy.metric(r#"groupage_calls_passed_total{reason="client_batch_full"}"#), 1);
 }
 
@@ -154,9 +155,7 @@ async fn the_kill_switch_passes_everything_and_holds_no_slot() {
             assert_eq!(turn.instances().len(), 1);
             tokio::spawn(turn.echo());
         }
-        for caller in callers {
-            assert_eq!(caller.answer().await.status, Some(200));
-        }
+        assert_served(callers).await;
         assert_eq!(count(&proxy.stats().batches), 0);
         let passed = |reason: &str| proxy.metric(&format!("groupage_calls_passed_total{{reason=\"{reason}\"}}"));
         assert_eq!(passed("policy_off") + passed("not_recognised"), 3);

@@ -18,7 +18,9 @@ use super::batches::predicts;
 use super::http2_endpoints::{H2Client, H2ScriptedServer, full};
 use super::scripted_server::PendingRequest;
 use super::scripted_setup::start_with_scripted_server;
-use super::setup::{PREDICT, TestProxy, assert_answer, instances, predictions, within_timeout};
+use super::setup::{
+    PREDICT, TestProxy, assert_answer, assert_predictions, assert_served, instances, predictions, within_timeout,
+};
 
 fn echo_h2(body: &[u8]) -> String {
     let body: Value = serde_json::from_slice(body).unwrap();
@@ -70,9 +72,7 @@ async fn batches_to_a_known_http_2_server_are_streams_of_one_connection() {
         let body = echo_h2(&turn.whole.body);
         assert_eq!(body, predictions(&[1, 2, 3]));
         turn.ok(body);
-        for (item, caller) in (1..).zip(callers) {
-            assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-        }
+        assert_predictions(1.., callers).await;
     }
     assert_eq!(connections.first(), connections.last());
 }
@@ -144,9 +144,7 @@ async fn one_probe_finds_out_that_a_server_speaks_http_2() {
     let turn = hand.turn().await;
     assert_eq!(turn.head.version, Version::HTTP_2);
     turn.ok(predictions(&[1, 2]));
-    for (item, caller) in (1..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers).await;
     let caller = proxy.call(proxy.request("GET", "/x", &[], None));
     let turn = hand.turn().await;
     assert_eq!(turn.head.version, Version::HTTP_11);
@@ -169,9 +167,7 @@ async fn a_batch_has_a_connection_of_its_own_unless_the_operator_lets_it_be_kept
             let turn = hand.next_request().await;
             used.insert(turn.connection);
             turn.echo().await;
-            for caller in callers {
-                assert_eq!(caller.answer().await.status, Some(200));
-            }
+            assert_served(callers).await;
             proxy.wait_idle().await;
         }
         assert_eq!(used.len(), expected, "reuse: {reuse}");
@@ -196,8 +192,6 @@ async fn unsolicited_second_response_is_discarded() {
         let turn = hand.next_request().await;
         let text = twice(&turn);
         turn.send_raw(&text).await;
-        for (item, caller) in (round..).zip(callers) {
-            assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-        }
+        assert_predictions(round.., callers).await;
     }
 }

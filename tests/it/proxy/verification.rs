@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::scripted_server::{PendingRequest, ScriptedServer};
 use super::scripted_setup::start_with_scripted_server;
-use super::setup::{PREDICT, TestProxy, assert_answer, within_timeout};
+use super::setup::{PREDICT, TestProxy, assert_answer, assert_served, wait_while};
 use super::support::client::Outgoing;
 
 fn always() -> Value {
@@ -56,12 +56,7 @@ fn results(proxy: &TestProxy, result: &str) -> u64 {
 }
 
 async fn wait_results(proxy: &TestProxy, result: &str, count: u64) {
-    within_timeout(async {
-        while results(proxy, result) < count {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    wait_while(|| results(proxy, result) < count).await;
 }
 
 #[tokio::test]
@@ -103,9 +98,7 @@ async fn nothing_is_verified_by_default_or_after_a_reload_that_ends_it() {
     let calls = vec![predict(&proxy, 1.5), predict(&proxy, 2.5)];
     let (callers, turn) = proxy.form_batch(&mut hand, calls).await;
     turn.answer(200, r#"{"predictions":[[0.5],[0.25]]}"#).await;
-    for caller in callers {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(callers).await;
     proxy.wait_idle().await;
     let caller = proxy.call(predict(&proxy, 3.5));
     assert_eq!(answer(&mut hand, json!([[1.0]])).await, 1);
@@ -121,9 +114,7 @@ async fn a_call_that_fails_alone_is_no_difference() {
     let calls = vec![predict(&proxy, 1.5), predict(&proxy, 2.5)];
     let (callers, turn) = proxy.form_batch(&mut hand, calls).await;
     turn.answer(200, r#"{"predictions":[[0.5],[0.25]]}"#).await;
-    for caller in callers {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(callers).await;
     for _ in 0..2 {
         hand.next_request().await.answer(500, "{}").await;
     }

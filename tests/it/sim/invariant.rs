@@ -46,3 +46,14 @@ pub(crate) fn check_all_ended(fates: &BTreeMap<CallId, Option<&'static str>>, ba
 
 /// Number of occurrences of each situation, so that a run can be checked for coverage.
 pub(crate) type Coverage = BTreeMap<&'static str, u64>;
+
+/// Abort of a batch in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AbortState {
+    /// A member still waits, or all were answered.
+    No,
+    /// The last waiting member was cancelled, so that the core must abort the batch.
+    Due,
+    /// The core has aborted the batch.
+    Reported,
+}

@@ -11,7 +11,7 @@ use groupage::batching::{
 };
 
 use super::batch;
-use super::invariant::{CheckResult, Coverage, Violation, check_all_ended, ensure_invariant};
+use super::invariant::{AbortState, CheckResult, Coverage, Violation, check_all_ended, ensure_invariant};
 use super::key_queue::{DecisionInputs, DispatchTime, ExpectedBatch, KeyQueue, QueuedCall};
 use super::learned::{CompletedBatch, CostClassState};
 use super::trace::{CoreResponse, Event};
@@ -59,16 +59,6 @@ struct InFlightBatch {
     /// Members that are neither cancelled nor answered.
     waiting: BTreeSet<CallId>,
     abort: AbortState,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AbortState {
-    /// A member still waits, or all were answered.
-    No,
-    /// The last waiting member was cancelled, so that the core must abort the batch.
-    Due,
-    /// The core has aborted the batch.
-    Reported,
 }
 
 // === impl Model ===

@@ -11,14 +11,6 @@ use crate::ExecuteError;
 const ILLEGAL_ADDRESS: u32 = 700;
 const CAPTURE_UNSUPPORTED: u32 = 900;
 
-fn batch(model: &Model, lengths: &[usize]) -> PackedBatch {
-    let mut batch = PackedBatch::new(BATCH_MAX);
-    for sequence in sequences(model, lengths) {
-        batch.push(&sequence, OutputKind::TokenStates).unwrap();
-    }
-    batch
-}
-
 /// Number of rows of a launch that embeds tokens: its tenth argument.
 fn embedded_rows(arguments: &[LaunchArgument]) -> u32 {
     match arguments {

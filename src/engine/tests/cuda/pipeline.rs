@@ -11,14 +11,6 @@ const INVALID_VALUE: u32 = 1;
 const ILLEGAL_ADDRESS: u32 = 700;
 const LAUNCH_OUT_OF_RESOURCES: u32 = 701;
 
-fn batch(model: &Model, lengths: &[usize]) -> PackedBatch {
-    let mut batch = PackedBatch::new(BATCH_MAX);
-    for sequence in sequences(model, lengths) {
-        batch.push(&sequence, OutputKind::TokenStates).unwrap();
-    }
-    batch
-}
-
 /// A batch of up to four sequences with results of all kinds.
 fn random_batch(model: &Model, random: &mut SplitMix64) -> PackedBatch {
     let mut below = |limit: u64| usize::try_from(random.next_u64() % limit).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::report::micros;
+use super::report::{micros, whole_micros};
 use crate::batching::{
     ClassDecisionStats, ClassStats, DispatchCause, DispatchPolicy, ExpiryReason, HoldReason, OperatingPoint, PlanAge,
     QuarantineReport, RejectionReason, Suspension, Tick,
@@ -97,10 +97,9 @@ fn describe_class(class: &mut Map<String, Value>, of: &ClassDecisionStats, decis
 /// Returns a suspension of merging: its age, the time until the next trial, the server's response
 /// to the last batch, and whether the calls of that batch were answered when sent alone.
 fn suspended(found: Suspension, now: Tick) -> Value {
-    let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
     json!({
-        "for_us": micros(now.since(found.since)),
-        "retest_in_us": micros(found.retest.since(now)),
+        "for_us": whole_micros(now.since(found.since)),
+        "retest_in_us": whole_micros(found.retest.since(now)),
         "answer": found.refusal.as_str(),
         "status": found.refusal.status(),
         "answered_alone": found.answered_alone,
@@ -135,7 +134,7 @@ fn recent(tally: &ClassStats, now: Tick) -> Value {
         "items_rejected": tally.rejected,
         "items_expired": count_by_label(ExpiryReason::ALL.map(ExpiryReason::as_str), tally.expired),
         "items_max": tally.items_max,
-        "slo_us": tally.slo.map(|slo| u64::try_from(slo.as_micros()).unwrap_or(u64::MAX)),
+        "slo_us": tally.slo.map(whole_micros),
     })
 }
 

@@ -19,7 +19,8 @@ use serde_json::Value;
 use super::limits::{core_limits, publish_limits};
 use super::port::{self, PortHandle};
 use super::scopes::ScopeRegistry;
-use super::settings_state::{AppliedSettings, CrashPassthrough, SettingsRefusal, SettingsState};
+use super::settings_state::{AppliedSettings, SettingsRefusal, SettingsState};
+use crate::batching::Tick;
 use crate::clock::Clock;
 use crate::config::Policy;
 use crate::telemetry::Metrics;
@@ -66,21 +67,21 @@ pub(super) struct ControlledParts {
 
 impl SettingsHandle {
     /// Creates the handle. `policy` is in force, and its routes are registered in `scopes`. `aside`
-    /// has the pass-through mode after crashes, if it is on, and the policy to put in force
-    /// afterwards.
+    /// has the end of the pass-through mode after crashes, if it is on, and the policy to put in
+    /// force afterwards.
     pub(super) fn new(
         parts: ControlledParts,
         policy: Policy,
         scopes: ScopeRegistry,
-        aside: Option<(CrashPassthrough, Policy)>,
+        aside: Option<(Tick, Policy)>,
     ) -> Self {
-        let (aside, deferred) = aside.unzip();
-        parts.metrics.set_crash_guard(aside.is_some());
+        let (passthrough_until, deferred) = aside.unzip();
+        parts.metrics.set_crash_guard(passthrough_until.is_some());
         Self {
             inner: Arc::new(SettingsInner {
                 parts,
                 change: tokio::sync::Mutex::new(ChangeState { scopes, deferred }),
-                current: RwLock::new(SettingsState::new(policy, aside)),
+                current: RwLock::new(SettingsState::new(policy, passthrough_until)),
                 controlled: AtomicBool::new(false),
             }),
         }
@@ -105,7 +106,7 @@ impl SettingsHandle {
     pub(super) async fn resume(&self) {
         let mut change = self.inner.change.lock().await;
         let Some(policy) = change.deferred.take() else { return };
-        self.update_state(|state| state.aside = None);
+        self.update_state(|state| state.passthrough_until = None);
         self.inner.parts.metrics.set_crash_guard(false);
         match self.put_in_force(&mut change.scopes, policy).await {
             Ok(_) => {
@@ -173,9 +174,9 @@ impl SettingsHandle {
         self.inner.controlled.load(Ordering::Relaxed)
     }
 
-    /// Returns the pass-through mode after crashes, if it is on.
-    pub(in crate::app) fn crash_passthrough(&self) -> Option<CrashPassthrough> {
-        self.read_state(|state| state.aside)
+    /// Returns the end of the pass-through mode after crashes, if it is on.
+    pub(in crate::app) fn passthrough_until(&self) -> Option<Tick> {
+        self.read_state(|state| state.passthrough_until)
     }
 
     /// Returns the pass-through mode as JSON, for `/api/scheduler`.

@@ -1,6 +1,7 @@
 //! The JSON of `/api/scheduler`: what the scheduler has learned.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -30,9 +31,8 @@ pub(super) fn scheduler_json(report: &BatcherReport) -> Value {
 /// Returns the outcome that batching would have had for the calls forwarded in mode `Observe`,
 /// since the start of the process.
 pub(super) fn predicted(report: &ShadowReport) -> Value {
-    let mean =
-        |all: std::time::Duration, of: u64| micros(u64::try_from(all.as_nanos()).unwrap_or(u64::MAX) / of.max(1));
-    let class = |(name, lone, items): &(Box<[u8]>, std::time::Duration, u32)| {
+    let mean = |all: Duration, of: u64| micros(u64::try_from(all.as_nanos()).unwrap_or(u64::MAX) / of.max(1));
+    let class = |(name, lone, items): &(Box<[u8]>, Duration, u32)| {
         let name = decode_cost_class(name);
         json!({
             "path": name.as_ref().map(|name| &name.path),
@@ -62,15 +62,14 @@ pub(super) fn predicted(report: &ShadowReport) -> Value {
 
 /// Returns the same figures for the last one to two minutes.
 fn recent(recent: &RecentCounts) -> Value {
-    let whole = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     json!({
-        "over_us": whole(recent.over),
+        "over_us": whole_micros(recent.over),
         "calls": recent.calls,
         "upstream_calls": recent.executions,
         "carried": {"calls": recent.carried.0, "items": recent.carried.1},
         "unserved": recent.unserved,
-        "mean_latency_us": whole(recent.latency) / recent.answered.max(1),
-        "passed_mean_latency_us": whole(recent.passed.1) / recent.passed.0.max(1),
+        "mean_latency_us": whole_micros(recent.latency) / recent.answered.max(1),
+        "passed_mean_latency_us": whole_micros(recent.passed.1) / recent.passed.0.max(1),
     })
 }
 
@@ -91,13 +90,12 @@ fn ceiling(CeilingInForce { class, scope, ceiling }: &CeilingInForce) -> Value {
 /// Returns the number of times that the upstream answered calls of a class with `Retry-After`, with
 /// the requested and the applied pause.
 fn pauses(pauses: &PauseStats) -> Value {
-    let whole = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     json!({
         "class": pauses.class.0,
         "count": pauses.count,
         "last_at_seconds": seconds(pauses.last.0),
-        "requested_us": whole(pauses.requested),
-        "held_us": whole(pauses.applied),
+        "requested_us": whole_micros(pauses.requested),
+        "held_us": whole_micros(pauses.applied),
     })
 }
 
@@ -181,6 +179,11 @@ fn per_second_milli(in_flight_milli: u64, latency_nanos: u64) -> u64 {
 
 pub(super) const fn micros(nanos: u64) -> u64 {
     nanos / 1000
+}
+
+/// Returns a duration in whole microseconds.
+pub(super) fn whole_micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 const fn seconds(nanos: u64) -> u64 {

@@ -25,21 +25,14 @@ pub enum SettingsRefusal {
     Because(String),
 }
 
-/// Pass-through mode after crashes.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::app) struct CrashPassthrough {
-    /// End of the pass-through mode.
-    pub(in crate::app) until: Tick,
-}
-
 /// The settings in force and the history of their changes.
 #[derive(Debug)]
 pub(super) struct SettingsState {
     pub(super) policy: Policy,
     /// Changes that take effect at the next start.
     pub(super) pending: Vec<SettingChange>,
-    /// Pass-through mode after crashes, while it is on.
-    pub(super) aside: Option<CrashPassthrough>,
+    /// End of the pass-through mode after crashes, while it is on.
+    pub(super) passthrough_until: Option<Tick>,
     applied: u64,
     refused: u64,
     last: Option<LastChange>,
@@ -70,8 +63,8 @@ impl SettingsRefusal {
 // === impl SettingsState ===
 
 impl SettingsState {
-    pub(super) fn new(policy: Policy, aside: Option<CrashPassthrough>) -> Self {
-        Self { policy, pending: Vec::new(), aside, applied: 0, refused: 0, last: None }
+    pub(super) fn new(policy: Policy, passthrough_until: Option<Tick>) -> Self {
+        Self { policy, pending: Vec::new(), passthrough_until, applied: 0, refused: 0, last: None }
     }
 
     /// Records a change that was applied at this instant.
@@ -118,11 +111,11 @@ impl SettingsState {
 
     /// Returns the pass-through mode after crashes as JSON; null if it is off.
     pub(super) fn crash_passthrough_json(&self, now: Tick) -> Value {
-        self.aside.map_or(Value::Null, |aside| {
+        self.passthrough_until.map_or(Value::Null, |until| {
             json!({
                 "crashes": CRASH_COUNT,
                 "within_seconds": CRASH_WINDOW.as_secs(),
-                "ends_in_seconds": aside.until.since(now).as_secs(),
+                "ends_in_seconds": until.since(now).as_secs(),
             })
         })
     }

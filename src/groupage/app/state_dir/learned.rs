@@ -56,7 +56,8 @@ struct Header {
 struct ClassEntry {
     /// Name of the class, escaped by `u8::escape_ascii`.
     class: String,
-    base: BaseName,
+    #[serde(with = "BaseName")]
+    base: CostMeasure,
     first_ns: u64,
     /// Number of items, sum of their weights, largest weight, nanoseconds.
     samples: Vec<(u32, u64, u64, u64)>,
@@ -86,7 +87,8 @@ struct LimiterEntry {
 /// A learned limit on batches: see [`CeilingSnapshot`].
 #[derive(Debug, Serialize, Deserialize)]
 struct CeilingEntry {
-    bounded: BoundedName,
+    #[serde(with = "BoundedName")]
+    bounded: SizeMeasure,
     max: u64,
     refused: u64,
     worked: u64,
@@ -94,16 +96,18 @@ struct CeilingEntry {
     retest_ns: u64,
 }
 
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+/// Names of the measures of a ceiling in the file.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "SizeMeasure", rename_all = "snake_case")]
 enum BoundedName {
     Items,
     Weight,
     PaddedWeight,
 }
 
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+/// Names of the measures of a cost curve in the file.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "CostMeasure", rename_all = "snake_case")]
 enum BaseName {
     Padded,
     Ragged,
@@ -176,11 +180,7 @@ impl ClassEntry {
         let sample = |sample: &CostSample| (sample.items, sample.weight.sum, sample.weight.max, sample.nanos);
         Self {
             class: name.escape_ascii().to_string(),
-            base: match snapshot.base {
-                CostMeasure::Padded => BaseName::Padded,
-                CostMeasure::Ragged => BaseName::Ragged,
-                CostMeasure::SizeOnly => BaseName::SizeOnly,
-            },
+            base: snapshot.base,
             first_ns: snapshot.first_nanos,
             samples: snapshot.samples.iter().map(sample).collect(),
             points: snapshot.points.iter().map(|point| (point.items, point.nanos, point.count)).collect(),
@@ -200,11 +200,6 @@ impl ClassEntry {
 impl From<&CeilingSnapshot> for CeilingEntry {
     fn from(ceiling: &CeilingSnapshot) -> Self {
         let CeilingSnapshot { bounded, max, refused, worked, firm, retest_nanos } = *ceiling;
-        let bounded = match bounded {
-            SizeMeasure::Items => BoundedName::Items,
-            SizeMeasure::Weight => BoundedName::Weight,
-            SizeMeasure::PaddedWeight => BoundedName::PaddedWeight,
-        };
         Self { bounded, max, refused, worked, firm, retest_ns: retest_nanos }
     }
 }
@@ -212,11 +207,6 @@ impl From<&CeilingSnapshot> for CeilingEntry {
 impl From<CeilingEntry> for CeilingSnapshot {
     fn from(ceiling: CeilingEntry) -> Self {
         let CeilingEntry { bounded, max, refused, worked, firm, retest_ns } = ceiling;
-        let bounded = match bounded {
-            BoundedName::Items => SizeMeasure::Items,
-            BoundedName::Weight => SizeMeasure::Weight,
-            BoundedName::PaddedWeight => SizeMeasure::PaddedWeight,
-        };
         Self { bounded, max, refused, worked, firm, retest_nanos: retest_ns }
     }
 }
@@ -227,11 +217,7 @@ impl From<ClassEntry> for ClassSnapshot {
         // At most one ceiling for each measure.
         let ceilings = class.ceilings.into_iter().take(SizeMeasure::ALL.len()).map(Into::into).collect();
         let cost = CostSnapshot {
-            base: match class.base {
-                BaseName::Padded => CostMeasure::Padded,
-                BaseName::Ragged => CostMeasure::Ragged,
-                BaseName::SizeOnly => CostMeasure::SizeOnly,
-            },
+            base: class.base,
             first_nanos: class.first_ns,
             samples: class.samples.into_iter().map(sample).collect(),
             points: class.points.into_iter().map(|(items, nanos, count)| CurvePoint { items, nanos, count }).collect(),

@@ -83,17 +83,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::{MachineLimits, Overrides, PodInfo, SourcedValue};
+    use crate::config::{Overrides, SourcedValue};
     use crate::control::wire::{ExperimentArm, StartValues, TunedSettings};
 
     fn sources(folder: &Path) -> SettingsSources {
         let state = Some(SourcedValue::flag("--state", folder.display().to_string()));
-        SettingsSources {
-            path: None,
-            overrides: Overrides { state, ..Overrides::default() },
-            machine: MachineLimits::default(),
-            pod: PodInfo::default(),
-        }
+        SettingsSources { overrides: Overrides { state, ..Overrides::default() }, ..SettingsSources::default() }
     }
 
     #[test]
@@ -148,12 +143,6 @@ mod tests {
                 "{stored:?}"
             );
         }
-        let nowhere = SettingsSources {
-            path: None,
-            overrides: Overrides::default(),
-            machine: MachineLimits::default(),
-            pod: PodInfo::default(),
-        };
-        assert!(StoredStreamState::read(&nowhere).settings.is_none());
+        assert!(StoredStreamState::read(&SettingsSources::default()).settings.is_none());
     }
 }

@@ -98,83 +98,42 @@ fn leave_out(spec: &mut Value, errors: &ConfigErrors, left_out: &mut Vec<String>
     }
     for finding in &errors.findings {
         let path = finding.path.as_str();
-        let Some(steps) = steps(path) else { return };
+        if !remove(spec, path) {
+            continue;
+        }
+        left_out.push(path.to_owned());
         // A route with an unknown key is not merged: see the module.
-        let removed = match &steps[..] {
-            [PathStep::Key("routes"), PathStep::Index(route), ..] => {
-                let removed = remove(spec, &steps);
-                if let Some(route) = spec["routes"].get_mut(*route).filter(|route| route.is_object()) {
-                    route["mode"] = json!("Passthrough");
-                }
-                removed
-            }
-            _ => remove(spec, &steps),
-        };
-        if removed {
-            left_out.push(path.to_owned());
+        let index = path.strip_prefix("routes[").and_then(|rest| rest.split_once(']')?.0.parse::<usize>().ok());
+        if let Some(index) = index
+            && let Some(route) = spec["routes"].get_mut(index)
+            && route.is_object()
+        {
+            route["mode"] = json!("Passthrough");
         }
     }
 }
 
-/// A step of the path of a setting.
-#[derive(Debug, PartialEq, Eq)]
-enum PathStep<'a> {
-    Key(&'a str),
-    Index(usize),
-}
-
-/// Splits a path such as `routes[0].limits.x` into steps. A key that contains a dot or a bracket is
-/// not found again, so that its settings are refused.
-fn steps(path: &str) -> Option<Vec<PathStep<'_>>> {
-    let mut steps = Vec::new();
-    for part in path.split('.') {
-        let (key, mut indices) = part.split_once('[').map_or((part, ""), |(key, rest)| (key, rest));
-        steps.push(PathStep::Key(key));
-        while !indices.is_empty() {
-            let (index, rest) = indices.split_once(']')?;
-            steps.push(PathStep::Index(index.parse().ok()?));
-            indices = rest.strip_prefix('[').or_else(|| rest.is_empty().then_some(""))?;
-        }
-    }
-    Some(steps)
-}
-
-/// Removes the key at a path. Returns `false` if there is none.
-fn remove(spec: &mut Value, steps: &[PathStep<'_>]) -> bool {
-    let Some((last, parents)) = steps.split_last() else { return false };
-    let mut at = spec;
-    for step in parents {
-        let next = match step {
-            PathStep::Key(key) => at.get_mut(*key),
-            PathStep::Index(index) => at.get_mut(*index),
-        };
-        let Some(next) = next else { return false };
-        at = next;
-    }
-    match last {
-        PathStep::Key(key) => at.as_object_mut().is_some_and(|keys| keys.remove(*key).is_some()),
-        // An invalid list element cannot be left out, because the indices of its successors would
-        // change.
-        PathStep::Index(_) => false,
-    }
+/// Removes the key at a path such as `routes[0].limits.x`. Returns `false` for a list element,
+/// which cannot be left out, because the indices of its successors would change; and for a key that
+/// contains a dot or a bracket, which is not found again, so that its settings are refused.
+fn remove(spec: &mut Value, path: &str) -> bool {
+    let path = format!(".{path}");
+    let Some((parents, key)) = path.rsplit_once('.').filter(|(_, key)| !key.contains('[')) else { return false };
+    let pointer = parents.replace(['.', '['], "/").replace(']', "");
+    spec.pointer_mut(&pointer).and_then(Value::as_object_mut).is_some_and(|keys| keys.remove(key).is_some())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{MachineLimits, Mode, Overrides, PodInfo};
+    use crate::config::Mode;
 
-    fn sources() -> SettingsSources {
-        SettingsSources {
-            path: None,
-            overrides: Overrides::default(),
-            machine: MachineLimits::default(),
-            pod: PodInfo::default(),
-        }
+    fn judge_pushed(config: &SidecarConfig, arm: Option<&ExperimentArm>) -> Result<ValidatedConfig, LoadError> {
+        judge(config, arm, Origin::Controller, &SettingsSources::default())
     }
 
     fn of(policy: Value) -> Result<ValidatedConfig, LoadError> {
-        judge(&SidecarConfig { policy, ..SidecarConfig::default() }, None, Origin::Controller, &sources())
+        judge_pushed(&SidecarConfig { policy, ..SidecarConfig::default() }, None)
     }
 
     #[test]
@@ -221,11 +180,6 @@ mod tests {
         assert!(of(json!({"a.b": 1})).is_err());
         assert!(of(json!({"a[0]": 1})).is_err());
         assert!(of(json!({"a[": 1})).is_err());
-        assert_eq!(
-            steps("routes[0].limits.x"),
-            Some(vec![PathStep::Key("routes"), PathStep::Index(0), PathStep::Key("limits"), PathStep::Key("x")])
-        );
-        assert_eq!(steps("a[x]"), None);
     }
 
     #[test]
@@ -233,10 +187,10 @@ mod tests {
         let policy = json!({"limits": {"batchItemsMax": 7, "slotsMax": 3}, "scheduling": {"policy": "WorkConserving"}});
         let arm = ExperimentArm { spec: json!({"limits": {"batchItemsMax": 9}}), ..ExperimentArm::default() };
         let config = SidecarConfig { policy, ..SidecarConfig::default() };
-        let on = judge(&config, Some(&arm), Origin::Controller, &sources()).unwrap().policy;
+        let on = judge_pushed(&config, Some(&arm)).unwrap().policy;
         assert_eq!((on.limits.batch_items_max, on.limits.slots_max), (9, None));
         assert_eq!(on.scheduling.policy, config::SchedulingPolicy::Adaptive);
-        assert_eq!(judge(&config, None, Origin::Controller, &sources()).unwrap().policy.limits.slots_max, Some(3));
+        assert_eq!(judge_pushed(&config, None).unwrap().policy.limits.slots_max, Some(3));
     }
 
     #[test]
@@ -248,13 +202,7 @@ mod tests {
             ..TunedSettings::default()
         };
         let policy = json!({"tuning": {"bounds": {"slotsMax": {"max": 2}, "deadlineShift": {"max": "30%"}}}});
-        let judged = judge(
-            &SidecarConfig { policy, settings, ..SidecarConfig::default() },
-            None,
-            Origin::Controller,
-            &sources(),
-        )
-        .unwrap();
+        let judged = judge_pushed(&SidecarConfig { policy, settings, ..SidecarConfig::default() }, None).unwrap();
         assert_eq!((judged.policy.limits.slots_max, judged.policy.shift_permille), (Some(2), 300));
         let expected = TunedSettings { slots_max: Some(2), shift_permille: 300, ..TunedSettings::default() };
         assert_eq!(judged.settings, expected);

@@ -242,7 +242,7 @@ pub(super) struct OperatingPoint {
 }
 
 /// A part of the merge key in which the merge keys differ.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub(super) struct KeyDifference {
     /// Kind of the part, as `/api/scheduler` names it.
     pub(super) what: String,
@@ -268,4 +268,10 @@ impl CallKind {
 #[expect(clippy::cast_precision_loss, reason = "counts of calls stay below 2^53, and are shown with two digits")]
 pub(super) fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// Returns counts by label, for tests.
+#[cfg(test)]
+pub(super) fn words(words: &[(&str, u64)]) -> LabelCounts {
+    words.iter().map(|(word, count)| ((*word).to_owned(), *count)).collect()
 }

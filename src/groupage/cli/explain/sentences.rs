@@ -38,7 +38,7 @@ const ABOUT_MAX: usize = 3;
 const NEWS_SECONDS: u64 = 120;
 
 /// One statement of an explanation.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub(super) struct Statement {
     /// Name of the kind of calls; empty if the statement is about all calls.
     pub(super) about: String,
@@ -178,12 +178,7 @@ fn explain_key_diversity(kind: &CallKind) -> Option<(String, Value)> {
         text.push_str(&format!(", and {}", describe_difference(second)));
     }
     text.push_str(&remedy_for(first));
-    let differs: Vec<Value> = kind
-        .differs
-        .iter()
-        .map(|part| json!({"what": part.what, "name": part.name, "values": part.values, "keys_without": part.keys_without}))
-        .collect();
-    Some((text, json!({"keys": kind.keys, "share": share, "differs": differs})))
+    Some((text, json!({"keys": kind.keys, "share": share, "differs": kind.differs})))
 }
 
 fn explain_curve(kind: &CallKind, slots: Option<SlotFacts>) -> Option<(String, Value)> {

@@ -14,7 +14,7 @@ use groupage::batching::{
 
 use super::batch::{self, CheckInputs, QueuedCall, ReportedLimits};
 use super::displacement::DisplacedCalls;
-use crate::sim::invariant::{CheckResult, Coverage, Violation, check_all_ended, ensure_invariant};
+use crate::sim::invariant::{AbortState, CheckResult, Coverage, Violation, check_all_ended, ensure_invariant};
 use crate::sim::trace::{CoreResponse, Event};
 
 /// The expected state of the core.
@@ -56,16 +56,6 @@ struct InFlightBatch {
     /// Members that are neither cancelled nor answered.
     waiting: BTreeSet<CallId>,
     abort: AbortState,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AbortState {
-    /// A member still waits, or all were answered.
-    No,
-    /// The last waiting member was cancelled, so that the core must abort the batch.
-    Due,
-    /// The core has aborted the batch.
-    Reported,
 }
 
 // === impl InvariantChecker ===

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::scripted_setup::start_with_scripted_server;
-use super::super::setup::{PREDICT, TestProxy, adaptive_spec, assert_answer, predictions};
+use super::super::setup::{PREDICT, TestProxy, adaptive_spec, assert_answer, assert_predictions, predictions};
 use super::super::support::client::Outgoing;
 
 /// Returns a call that declares its shape. The server can compute only calls of one shape together.
@@ -29,9 +29,7 @@ async fn different_shapes_are_not_merged_and_a_later_call_of_equal_shape_joins()
     }
     batches.sort();
     assert_eq!(batches, [vec![1, 3], vec![2]]);
-    for (item, caller) in (1..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers).await;
 }
 
 /// If no delay is allowed, nothing is ever held, and everything still works.
@@ -53,9 +51,7 @@ async fn with_no_delay_allowed_nothing_is_held_and_calls_waiting_for_the_slot_sh
             turn.echo().await;
         }
         assert_eq!(items, [1, 2]);
-        for (item, caller) in (1..).zip(callers) {
-            assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-        }
+        assert_predictions(1.., callers).await;
     }
     // The cost of a batch is learned here from a test on a busy machine, so at times an unbatched
     // call looks cheaper.

@@ -7,7 +7,8 @@ use super::super::http2_endpoints::{Body, H2Client, full};
 use super::super::scripted_server::echo;
 use super::super::scripted_setup::start_with_scripted_server;
 use super::super::setup::{
-    PREDICT, TestProxy, adaptive_spec, assert_answer, assert_failure, count, instances, predictions, within_timeout,
+    PREDICT, TestProxy, adaptive_spec, assert_answer, assert_failure, assert_served, count, instances, predictions,
+    within_timeout,
 };
 use super::super::support::client::{Client, Outgoing};
 
@@ -102,9 +103,7 @@ async fn a_flood_of_commands_on_a_full_queue_ends_nothing() {
     let _auto = hand.into_auto_responder(echo);
     turn.echo().await;
     assert_answer(&first.answer().await, 200, &predictions(&[0]));
-    for caller in callers {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(callers).await;
     proxy.wait_idle().await;
     assert_answer(&proxy.fetch(&proxy.predict(7)).await, 200, &predictions(&[7]));
 }

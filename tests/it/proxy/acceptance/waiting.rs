@@ -4,7 +4,8 @@ use serde_json::json;
 
 use super::super::scripted_setup::start_with_scripted_server;
 use super::super::setup::{
-    HANG, PREDICT, TestProxy, adaptive_spec, assert_answer, assert_failure, instances, predictions, start_with_stand_in,
+    HANG, PREDICT, TestProxy, adaptive_spec, assert_answer, assert_failure, assert_predictions, assert_served,
+    instances, predictions, start_with_stand_in,
 };
 use super::super::support::client::Outgoing;
 use super::super::support::upstream::now;
@@ -60,9 +61,7 @@ async fn a_burst_of_deadlines_that_are_too_short_leaves_the_normal_calls_alone()
             _ => assert_failure(&answer, 504, "GRP3201", "deadline"),
         }
     }
-    for caller in normal {
-        assert_eq!(caller.answer().await.status, Some(200));
-    }
+    assert_served(normal).await;
     assert_eq!(server.stats().items, 54, "nothing was computed for the cancelled calls");
 }
 
@@ -110,9 +109,7 @@ async fn an_expired_call_does_not_delay_the_next_two_which_leave_together() {
     let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [2, 3]);
     turn.echo().await;
-    for (item, caller) in (2..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(2.., callers).await;
     let series = r#"groupage_calls_total{policy="local",protocol="kserve_v1",outcome="expired"}"#;
     assert_eq!((proxy.metric(series), proxy.metric(r#"groupage_items_total{outcome="expired"}"#)), (1, 1));
 }

@@ -9,7 +9,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::super::http2_endpoints::H2Client;
 use super::super::scripted_server::ScriptedServer;
-use super::super::setup::{TestProxy, assert_answer, count, merge_json, predictions, within_timeout};
+use super::super::setup::{
+    TestProxy, assert_answer, assert_predictions, count, merge_json, predictions, within_timeout,
+};
 use super::super::tunnel::{CertAuthority, TlsTunnelEnd};
 use super::{BOTH, CertFolder, HTTP1, h2_predict, local_certificate, predict, until_metric};
 
@@ -39,9 +41,7 @@ async fn calls_through_tls_share_a_batch_across_http_versions_and_get_their_own_
     let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [1, 11, 2, 12]);
     turn.echo().await;
-    for (item, caller) in [1, 2].into_iter().zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions([1, 2], callers).await;
     for (item, pending) in [11, 12].into_iter().zip(pending) {
         let (head, whole) = within_timeout(pending).await.unwrap();
         assert_eq!((head.status.as_u16(), whole.body.as_ref()), (200, predictions(&[item]).as_bytes()));
@@ -91,9 +91,7 @@ async fn callers_with_other_certificates_share_no_batch_and_without_one_there_is
     }
     seen.sort();
     assert_eq!(seen, [vec![1, 3], vec![2]], "two connections of one certificate are one caller's");
-    for (item, caller) in (1..).zip(waiting) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., waiting).await;
     // A client without a certificate, and one with a certificate of another authority.
     let strangers =
         [authority.client(HTTP1, None), authority.client(HTTP1, Some(&CertAuthority::new("other").sign(&["eve"])))];
@@ -192,9 +190,7 @@ async fn a_captured_port_relays_tls_unless_it_has_certificates_of_its_own() {
     let (callers, turn) = proxy.form_batch(&mut hand, requests).await;
     assert_eq!(turn.instances(), [1, 2]);
     turn.echo().await;
-    for (item, caller) in (1..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers).await;
     // Data inside TLS that is not HTTP is relayed to the application, without the TLS.
     let app = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let captures = [format!(":{}@0", app.local_addr().unwrap().port())];

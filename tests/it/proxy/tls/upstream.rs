@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use super::super::http2_endpoints::{H2Client, H2ScriptedServer, empty};
 use super::super::scripted_server::ScriptedServer;
-use super::super::setup::{assert_answer, assert_failure, predictions, within_timeout};
+use super::super::setup::{assert_answer, assert_failure, assert_predictions, predictions, within_timeout};
 use super::super::support::wire::Framing;
 use super::super::tunnel::{CertAuthority, TlsTunnelEnd};
 use super::{BOTH, HTTP1, TlsUpstream, h2_predict, local_certificate, until_metric};
@@ -28,9 +28,7 @@ async fn batches_and_passed_calls_go_to_an_https_upstream() {
     let turn = hand.next_request().await;
     assert_eq!(turn.instances(), [1, 2]);
     turn.echo().await;
-    for (item, caller) in (1..).zip(callers) {
-        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-    }
+    assert_predictions(1.., callers).await;
     let large = "x".repeat(300_000);
     let pending = proxy.call(proxy.post("/echo", &[("host", "model.example")], &large));
     let turn = hand.next_request().await;
@@ -117,9 +115,7 @@ async fn the_server_selects_the_http_version_inside_tls() {
                 assert_eq!(sent, json!({"instances": [1, 2]}), "{http2} {protocols:?}");
                 let (found, scheme) = (turn.head.version, turn.head.uri.scheme_str().map(str::to_owned));
                 turn.ok(predictions(&[1, 2]));
-                for (item, caller) in (1..).zip(callers) {
-                    assert_answer(&caller.answer().await, 200, &predictions(&[item]));
-                }
+                assert_predictions(1.., callers).await;
                 if found == version {
                     assert!(version == Version::HTTP_11 || scheme.as_deref() == Some("https"));
                     break;

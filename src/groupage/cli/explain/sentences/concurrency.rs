@@ -48,7 +48,7 @@ fn explain_merging(limit: u32, flow: &ConcurrencyFacts) -> String {
         );
     }
     // As many calls as the batches carry, with as many at once as the server runs: each of the
-    // batch's items is one round of lone calls.
+    // batch's items is one round of unbatched calls.
     let items = round_milli(flow.batch_items_milli);
     let separate_us = flow.batch_items_milli.saturating_mul(flow.lone_us) / 1000;
     let (batches, calls) = if limit > 1 {

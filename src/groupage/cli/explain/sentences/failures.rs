@@ -94,12 +94,8 @@ pub(super) fn explain_priorities(classes: &[(String, LabelCounts)]) -> Option<(S
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::facts::RetryAfterPauses;
+    use super::super::super::facts::{RetryAfterPauses, words};
     use super::*;
-
-    fn words(words: &[(&str, u64)]) -> LabelCounts {
-        words.iter().map(|(word, count)| ((*word).to_owned(), *count)).collect()
-    }
 
     #[test]
     fn a_recent_pause_is_reported_with_the_retry_after_of_the_server() {

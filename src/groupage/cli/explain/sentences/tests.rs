@@ -1,9 +1,5 @@
-use super::super::facts::{CeilingSource, KeyDifference, LabelCounts, OperatingPoint};
+use super::super::facts::{CeilingSource, KeyDifference, OperatingPoint, words};
 use super::*;
-
-fn words(words: &[(&str, u64)]) -> LabelCounts {
-    words.iter().map(|(word, count)| ((*word).to_owned(), *count)).collect()
-}
 
 fn point() -> OperatingPoint {
     OperatingPoint { best_items: 32, best_us: 12_000, double_us: 25_200, lone_us: 9000, lone_late_us: 11_000 }

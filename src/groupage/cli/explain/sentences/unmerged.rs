@@ -87,10 +87,7 @@ fn describe_passing_routes(routes: &LabelCounts) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn words(words: &[(&str, u64)]) -> LabelCounts {
-        words.iter().map(|(word, count)| ((*word).to_owned(), *count)).collect()
-    }
+    use crate::cli::explain::facts::words;
 
     fn text(unrecognised: &[(&str, u64)], routes: &[(&str, u64)]) -> String {
         let facts = ProxyFacts {
