@@ -4,7 +4,7 @@
 //!
 //! The proxy runs in a memory cgroup with the default limit of the sidecar, if the machine allows
 //! one. Attackers are separate processes, each with its own loopback address. By default, an attack
-//! takes a few seconds with an eighth of its connections, and three run at once. With `--full`, one
+//! takes a few seconds with an eighth of its connections, and five run at once. With `--full`, one
 //! runs after another, for a minute with all of its connections, and for ten minutes if its calls all
 //! have different merge keys. `--seconds` replaces these times.
 //!
@@ -44,6 +44,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt, stream};
 
 use self::attackers::Attackers;
@@ -93,8 +94,8 @@ struct RunScale {
     served: f64,
 }
 
-/// Number of attacks of a short run at once, each on a proxy of its own. They wait most of the time.
-const CONCURRENT: usize = 3;
+/// Number of short runs at once, each with proxies of its own. They wait most of the time.
+const CONCURRENT: usize = 5;
 
 /// Arguments of a run.
 #[derive(Debug)]
@@ -137,17 +138,10 @@ fn main() -> ExitCode {
         println!("{} {name}", if fails { "FAILED" } else { "ok" });
         lines.iter().for_each(|line| println!("    {line}"));
     };
-    if options.is_selected(identity::NAME) {
-        let lines = runtime.block_on(identity::run(groupage_binary(), options.full));
-        report(identity::NAME, lines.unwrap_or_else(|error| vec![format!("FAILED: {error}")]));
-    }
     runtime.block_on(async {
-        let selected = ATTACKS.iter().filter(|attack| options.is_selected(attack.name));
-        let runs = selected
-            .map(|attack| tokio::spawn(run(attack, options.scale(attack))).map(move |done| (attack.name, done)));
-        let mut runs = stream::iter(runs).buffered(if options.full { 1 } else { CONCURRENT });
+        let mut runs = stream::iter(options.runs()).buffered(if options.full { 1 } else { CONCURRENT });
         while let Some((name, lines)) = runs.next().await {
-            report(name, lines.unwrap_or_else(|error| vec![format!("FAILED: {error}")]));
+            report(name, lines);
         }
     });
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -178,6 +172,17 @@ impl RunOptions {
         self.names.is_empty() || self.names.iter().any(|part| name.contains(part.as_str()))
     }
 
+    /// Returns the selected runs: names, with their measurements and failed checks as lines. A run
+    /// starts when it is taken from the iterator.
+    fn runs(&self) -> impl Iterator<Item = BoxFuture<'static, (&'static str, Vec<String>)>> {
+        let full = self.full;
+        let identity = self
+            .is_selected(identity::NAME)
+            .then(move || start_run(identity::NAME, identity::run(groupage_binary(), full)));
+        let selected = ATTACKS.iter().filter(|attack| self.is_selected(attack.name));
+        identity.into_iter().chain(selected.map(|attack| start_run(attack.name, run(attack, self.scale(attack)))))
+    }
+
     fn scale(&self, attack: &Attack) -> RunScale {
         let is_long = self.full && matches!(attack.behaviour, ConnectionBehaviour::Differ);
         let scale = if self.full {
@@ -204,16 +209,22 @@ impl RunOptions {
     }
 }
 
-/// Runs one attack beside a second proxy that is not attacked. Returns the measurements and the
-/// failed checks as lines.
-async fn run(attack: &'static Attack, scale: RunScale) -> Vec<String> {
-    match try_run(attack, scale).await {
-        Ok(lines) => lines,
-        Err(error) => vec![format!("FAILED: {error}")],
+/// Starts a run. An error, or a panic, becomes a failed check.
+fn start_run(
+    name: &'static str,
+    run: impl Future<Output = Result<Vec<String>, String>> + Send + 'static,
+) -> BoxFuture<'static, (&'static str, Vec<String>)> {
+    let started = tokio::spawn(run);
+    async move {
+        let result = started.await.unwrap_or_else(|error| Err(error.to_string()));
+        (name, result.unwrap_or_else(|error| vec![format!("FAILED: {error}")]))
     }
+    .boxed()
 }
 
-async fn try_run(attack: &Attack, scale: RunScale) -> Result<Vec<String>, String> {
+/// Runs one attack beside a second proxy that is not attacked. Returns the measurements and the
+/// failed checks as lines.
+async fn run(attack: &'static Attack, scale: RunScale) -> Result<Vec<String>, String> {
     let mut lines = Vec::new();
     let group = MemoryGroup::make(attack.name, LIMIT)
         .inspect_err(|why| lines.push(format!("!!! SKIPPED the memory limit: {why}")))
