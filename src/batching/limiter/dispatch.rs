@@ -4,6 +4,7 @@
 use super::super::tick::Tick;
 use super::ConcurrencyLimiter;
 use super::execution_record::{ConnectionUse, ExecutionStart, InFlightExecution};
+use super::pair_probe::PairControl;
 use super::permit::Permit;
 
 // === impl ConcurrencyLimiter ===
@@ -28,7 +29,7 @@ impl ConcurrencyLimiter {
             self.gate = None;
         }
         if permit == Permit::Control {
-            self.on_control();
+            self.pairs.control = PairControl::Sent;
         }
         if matches!(permit, Permit::Probe(_)) && self.probe.sent == Tick::default() {
             (self.probe.sent, self.probe.companions) = (now, self.flights - 1);

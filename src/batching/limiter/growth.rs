@@ -77,11 +77,18 @@ pub(super) enum GrowthOutcome {
 
 // === impl GrowthRamp ===
 
+impl Default for GrowthRamp {
+    /// All sizes are allowed at the start.
+    fn default() -> Self {
+        let none = SampleMean::default();
+        Self { cap: u32::MAX, lone: none, lone_items: none, cost: none, executions: 0, renewed: false }
+    }
+}
+
 impl GrowthRamp {
     /// Creates a state in which all sizes are allowed.
     pub(super) fn uncapped() -> Self {
-        let none = SampleMean::default();
-        Self { cap: u32::MAX, lone: none, lone_items: none, cost: none, executions: 0, renewed: false }
+        Self::default()
     }
 
     /// Creates a state in which only lone calls are allowed, until their latency is known.

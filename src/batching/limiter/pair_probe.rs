@@ -63,8 +63,8 @@ pub(super) enum PairControl {
 
 // === impl PairTest ===
 
-impl PairTest {
-    pub(super) const fn new() -> Self {
+impl Default for PairTest {
+    fn default() -> Self {
         Self { count: 0, cost: 1.0, control: PairControl::Due, cheap: None, next: PAIR_FIRST, hold_until: None }
     }
 }
@@ -101,11 +101,6 @@ impl ConcurrencyLimiter {
         self.pairs.hold_until = None;
         self.pairs.next = self.answered_mergeable + PAIR_AGAIN;
         Permit::Forward
-    }
-
-    /// Records the dispatch of a control.
-    pub(super) fn on_control(&mut self) {
-        self.pairs.control = PairControl::Sent;
     }
 
     /// Records the end of a control. Another one is due if it was not answered.

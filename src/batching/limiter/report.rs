@@ -9,9 +9,10 @@ use crate::tick::Tick;
 const LEARNED_CALLS: u64 = 100;
 
 /// Reason for which calls are forwarded as they arrive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OpenReason {
     /// No queue inside the server has been measured.
+    #[default]
     Learning,
     /// A batch does not pay.
     NoGain {

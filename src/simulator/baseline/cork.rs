@@ -14,6 +14,7 @@ use crate::batching::{KeyId, Tick};
 
 use super::super::batch::{BatchCompletion, ResponseStatus};
 use super::super::proxy::SimProxy;
+use super::super::upstream::millis;
 use super::{BaselineQueue, BaselineRule};
 
 /// Interval between two decisions while the queue is held.
@@ -209,8 +210,4 @@ impl LinearFit {
         let until = (HOLD_SHARE * slo).min((2.0 * size + 1.0) * self.per_item + self.per_batch);
         size > 1.0 && size * self.per_item + self.per_batch + head <= until
     }
-}
-
-fn millis(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e3
 }
