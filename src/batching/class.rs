@@ -58,7 +58,7 @@ pub struct QuarantineReport {
 }
 
 /// All cost classes, and the budget that bounds attempts to merge.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct ClassTable {
     map: BTreeMap<CostClassId, ClassState>,
     keys: KeyQuarantine,
@@ -79,10 +79,8 @@ impl ClassTable {
         for (id, class) in &mut self.map {
             class.ceilings = Ceilings::default();
             if class.merging.reset() {
-                push_change(
-                    &mut self.changes,
-                    MergingChange { class: *id, suspension: None, is_retest_failure: false },
-                );
+                let change = MergingChange { class: *id, suspension: None, is_retest_failure: false };
+                push_change(&mut self.changes, change);
             }
         }
     }
@@ -311,18 +309,6 @@ impl ClassTable {
         let class = self.map.entry(id).or_insert_with(|| ClassState::new(now));
         class.used = now;
         class
-    }
-}
-
-impl Default for ClassTable {
-    fn default() -> Self {
-        Self {
-            map: BTreeMap::new(),
-            keys: KeyQuarantine::default(),
-            replays: ReplayBudget::new(0),
-            changes: Vec::new(),
-            restrictions: Vec::new(),
-        }
     }
 }
 

@@ -12,6 +12,7 @@ use super::super::arrivals::ArrivalRate;
 use super::super::call::{CallId, Weight};
 use super::super::cost::CostModel;
 use super::super::math::to_f64;
+use super::super::order::quarter_octave;
 use super::super::queue::QueuedCall;
 use super::super::select::BatchCaps;
 use super::deadline::PRICE;
@@ -184,13 +185,6 @@ fn calls_of_run(calls: &[Candidate], by_weight: &[usize], run: WeightRun, head: 
     }
     places.sort_unstable();
     places.into_iter().map(|place| calls[place].id).collect()
-}
-
-/// Returns a weight in quarter octaves: four steps per power of two.
-fn quarter_octave(weight: u64) -> u64 {
-    let weight = weight.max(1);
-    let octave = u64::from(weight.ilog2());
-    octave * 4 + ((weight << 2) >> octave.min(61)) % 4
 }
 
 // === impl CandidateSet ===

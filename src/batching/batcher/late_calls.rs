@@ -61,7 +61,7 @@ impl LateCalls {
             (self.batches_since_late, self.slo) = (0, None);
         }
         self.slo = Some(self.slo.map_or(slo, |least| least.min(slo)));
-        self.queue.insert_queued(queued);
+        self.queue.insert(queued);
     }
 }
 
