@@ -175,7 +175,7 @@ impl ConcurrencyLimiter {
         Self { refine_from: 1.0, ..Self::default() }
     }
 
-    /// Creates a limiter that starts at a restored limit and the latency of a lone call, in
+    /// Creates a limiter that starts at a restored limit and the latency of an unbatched call, in
     /// nanoseconds. Both may be outdated, so the limit is probed at once.
     pub(super) fn limited(limit: u32, lone: u64) -> Self {
         let mut limiter = Self::new();
@@ -233,7 +233,6 @@ impl ConcurrencyLimiter {
         self.others = u32::try_from(all).unwrap_or(u32::MAX).saturating_sub(self.flights);
     }
 
-    /// Returns the number of executions in flight.
     pub(super) fn in_flight(&self) -> u32 {
         self.flights
     }

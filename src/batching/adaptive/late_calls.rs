@@ -19,7 +19,6 @@ impl Adaptive {
         !self.given_up.is_empty()
     }
 
-    /// Adds a wake-up.
     pub(in super::super) fn wake_by(&mut self, at: Option<Tick>) {
         self.wake = self.wake.into_iter().chain(at).min();
     }

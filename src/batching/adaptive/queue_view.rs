@@ -45,7 +45,6 @@ pub(super) struct QueueView<'a> {
 // === impl KeyContext ===
 
 impl<'a> KeyContext<'a> {
-    /// Returns the cost class of the key queue.
     pub(super) const fn class_id(&self) -> CostClassId {
         self.head.call.cost_class
     }

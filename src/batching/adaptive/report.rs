@@ -117,7 +117,6 @@ impl Adaptive {
         )
     }
 
-    /// Returns the learned state.
     pub(in super::super) fn report(&self) -> AdaptiveReport {
         AdaptiveReport {
             slots: self.slots(),
@@ -138,7 +137,6 @@ impl Adaptive {
         self.last_model().map_or(0, |model| model.slots.lead())
     }
 
-    /// Returns the values of the gauges.
     pub(in super::super) fn learned(&self) -> LearnedGauges {
         let model = self.last_model();
         let line = model.map(|model| model.cost.gauges()).unwrap_or_default();

@@ -34,7 +34,6 @@ struct BatchEstimate {
 // === impl Adaptive ===
 
 impl Adaptive {
-    /// Sorts the key queues by turn.
     pub(super) fn sort_by_turn<'a>(
         &self,
         ctx: DecisionContext<'_>,

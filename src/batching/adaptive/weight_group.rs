@@ -163,7 +163,6 @@ fn candidates(view: &QueueView<'_>, in_turn: &[CallId]) -> Vec<Candidate> {
     }
 }
 
-/// Computes the prefix sums of items and weight.
 fn prefix_sums(calls: &[Candidate], by_weight: &[usize], out: &mut Vec<(u32, u64)>) {
     let mut sum = (0_u32, 0_u64);
     out.clear();

@@ -22,7 +22,6 @@ pub(super) struct DisplacedCalls(Vec<CallId>);
 // === impl DisplacedCalls ===
 
 impl DisplacedCalls {
-    /// Removes and returns a call.
     pub(super) fn pop(&mut self) -> Option<CallId> {
         self.0.pop()
     }

@@ -62,7 +62,7 @@ impl ConcurrencyLimiter {
         }
     }
 
-    /// Returns `true` if a batch is compared with the lone calls that are sent now. They have
+    /// Returns `true` if a batch is compared with the unbatched calls that are sent now. They have
     /// connections of their own then, as the batch has.
     fn compares_lone_calls(&self, permit: Permit) -> bool {
         permit == Permit::Control || self.limit.is_some() && self.ordering.is_none() && !self.growth.is_uncapped()

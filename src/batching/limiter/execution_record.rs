@@ -26,7 +26,7 @@ pub(in super::super) struct InFlightExecution {
     pub(super) load: LoadIntegral,
 }
 
-/// Connection of a lone call.
+/// Connection of an unbatched call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum ConnectionUse {
     /// That of its client.

@@ -40,7 +40,7 @@ impl HarmTest {
         self.open.add(now, sojourn, calls, ANSWERS);
     }
 
-    /// Records that a limit is set. `recent`: the latency of the last lone calls.
+    /// Records that a limit is set. `recent`: the latency of the last unbatched calls.
     pub(super) fn on_limit(&mut self, now: Tick, recent: f64) {
         self.comparable = self.open.answers >= ANSWERS && recent <= GROWN * self.open.sojourn;
         (self.limited, self.begun) = (SojournMean::default(), now);

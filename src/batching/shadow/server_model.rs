@@ -244,7 +244,6 @@ impl ServerModel {
         (time.saturating_mul(1000) / pace).max(fastest)
     }
 
-    /// Returns the number of executions that may run at once.
     pub(super) fn concurrency_limit(&self) -> usize {
         self.load.concurrency_limit()
     }
