@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 use super::ablation::Feature;
 use super::adaptive::{Adaptive, DispatchKind, LearnedSteps};
-use super::batch::{BatchId, Decision, DispatchCause, ExpiryReason};
+use super::batch::{BatchId, Decision, ExpiryReason};
 use super::call::{Call, CallId, CallOrigin, CostClassId, KeyId, Rejection, ScopeId};
 use super::class::ClassTable;
 use super::limits::{DispatchPolicy, Limits};
@@ -178,7 +178,7 @@ impl Batcher {
             return Err(Rejection { reason, retry_after: self.retry_after() });
         }
         self.requested_slos.on_arrival(now, &call);
-        let adaptive = matches!(self.limits.policy, DispatchPolicy::Adaptive { .. });
+        let adaptive = self.is_adaptive();
         let order = self.limits.order_key(now, &call);
         if adaptive {
             let queued = self.queue.load_of_key(call.key).items;
@@ -243,9 +243,7 @@ impl Batcher {
         let deadline = deadlines.map(|(at, _)| at).min();
         // The adaptive policy has determined in `poll` when to decide again (`Adaptive::wake`). The
         // end of a pause of a queued key is added to that.
-        if let DispatchPolicy::Adaptive { .. } = self.limits.policy
-            && !self.draining
-        {
+        if self.is_adaptive() && !self.draining {
             let queues = [&self.queue, &self.late.queue];
             let is_queued = |key| queues.iter().any(|queue| queue.load_of_key(key).items > 0);
             let waits = |key| self.limits.keys_of_buckets(key).any(is_queued);
@@ -305,7 +303,7 @@ impl Batcher {
     /// that may block, then call [`Batcher::set_plan`].
     pub fn take_due_plan_input(&mut self) -> Option<(CostClassId, PlanInput)> {
         // No other policy uses plans.
-        if !matches!(self.limits.policy, DispatchPolicy::Adaptive { .. }) {
+        if !self.is_adaptive() {
             return None;
         }
         let most = self.limits.scopes.iter().map(|scope| scope.batch_items_max).max().unwrap_or(1);
@@ -328,11 +326,7 @@ impl Batcher {
     }
 
     fn has_free_slot(&self) -> bool {
-        let slots = match self.limits.policy {
-            DispatchPolicy::Adaptive { .. } if !self.adaptive.has_room() => 0,
-            _ => self.limits.slots,
-        };
-        self.in_flight.len() < slots as usize
+        self.in_flight.len() < self.limits.slots as usize && (!self.is_adaptive() || self.adaptive.has_room())
     }
 
     /// Returns the end of the pause that the upstream requested for this key. A drain ignores

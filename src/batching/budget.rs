@@ -20,7 +20,7 @@ const SECONDS_KEPT: usize = 11;
 const FLOOR_PER_SECOND: u64 = 3;
 
 /// A sliding-window counter of client calls, first sends and replays.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ReplayBudget {
     share_ppm: u64,
     seconds: [SecondCounts; SECONDS_KEPT],
@@ -42,7 +42,7 @@ impl ReplayBudget {
     /// addition to the floor.
     #[must_use]
     pub fn new(share_ppm: u32) -> Self {
-        Self { share_ppm: u64::from(share_ppm), seconds: [SecondCounts::default(); SECONDS_KEPT] }
+        Self { share_ppm: u64::from(share_ppm), ..Self::default() }
     }
 
     /// Changes the share. The counts are kept.

@@ -137,7 +137,6 @@ impl Ceilings {
         self.set_published(now, bounded, max);
     }
 
-    /// Records a successful batch.
     pub(super) fn on_success(&mut self, now: Tick, extent: BatchExtent) {
         for bounded in SizeMeasure::ALL {
             self.cap_mut(bounded).on_success(now, extent.in_measure(bounded));
@@ -177,7 +176,6 @@ impl Ceilings {
         })
     }
 
-    /// Records that a retest was dispatched.
     pub(super) fn begin_retest(&mut self, bounded: SizeMeasure) {
         self.cap_mut(bounded).begin_retest();
     }

@@ -58,7 +58,7 @@ pub struct QuarantineReport {
 }
 
 /// All cost classes, and the budget that bounds attempts to merge.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct ClassTable {
     map: BTreeMap<CostClassId, ClassState>,
     keys: KeyQuarantine,
@@ -79,10 +79,8 @@ impl ClassTable {
         for (id, class) in &mut self.map {
             class.ceilings = Ceilings::default();
             if class.merging.reset() {
-                push_change(
-                    &mut self.changes,
-                    MergingChange { class: *id, suspension: None, is_retest_failure: false },
-                );
+                let change = MergingChange { class: *id, suspension: None, is_retest_failure: false };
+                push_change(&mut self.changes, change);
             }
         }
     }
@@ -158,7 +156,6 @@ impl ClassTable {
         self.map.values().filter(|class| class.suspension().is_some()).count()
     }
 
-    /// Takes the changes of merging, suspended or resumed, since the last call.
     pub(super) fn take_changes(&mut self) -> Vec<MergingChange> {
         std::mem::take(&mut self.changes)
     }
@@ -231,7 +228,6 @@ impl ClassTable {
         self.entry(now, id).deferred = true;
     }
 
-    /// Ends the deferral of merging of this class.
     pub(super) fn end_deferral(&mut self, id: CostClassId) {
         if let Some(class) = self.map.get_mut(&id) {
             class.deferred = false;
@@ -250,14 +246,12 @@ impl ClassTable {
         self.entry(now, id).ceilings.set_published_weight(now, bounded, weight_max);
     }
 
-    /// Records the dispatch of a batch that retests a ceiling.
     pub(super) fn begin_retest(&mut self, id: CostClassId, bounded: SizeMeasure) {
         if let Some(class) = self.map.get_mut(&id) {
             class.ceilings.begin_retest(bounded);
         }
     }
 
-    /// Records that the server was found to have changed.
     pub(super) fn on_server_change(&mut self, now: Tick, id: CostClassId) {
         if let Some(class) = self.map.get_mut(&id) {
             class.ceilings.on_server_change(now);
@@ -269,7 +263,6 @@ impl ClassTable {
         self.map.get(&id).map(|class| class.ceilings.snapshot().collect()).unwrap_or_default()
     }
 
-    /// Restores the ceilings that an earlier process learned.
     pub(super) fn restore(&mut self, now: Tick, id: CostClassId, snapshots: &[CeilingSnapshot]) {
         let class = self.entry(now, id);
         snapshots.iter().for_each(|snapshot| class.ceilings.restore(now, snapshot));
@@ -311,18 +304,6 @@ impl ClassTable {
         let class = self.map.entry(id).or_insert_with(|| ClassState::new(now));
         class.used = now;
         class
-    }
-}
-
-impl Default for ClassTable {
-    fn default() -> Self {
-        Self {
-            map: BTreeMap::new(),
-            keys: KeyQuarantine::default(),
-            replays: ReplayBudget::new(0),
-            changes: Vec::new(),
-            restrictions: Vec::new(),
-        }
     }
 }
 

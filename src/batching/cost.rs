@@ -23,6 +23,7 @@ use super::math::{round_to_u64, to_f64};
 use batch_load::{BatchLoad, TypicalLoad};
 pub use models::CostMeasure;
 use models::LinearModels;
+use report::CostGauges;
 pub use report::{CostReport, CostSnapshot, CurvePoint};
 use sample_window::{CostReading, CostSampleWindow};
 use shape::{CostShape, SizeMean};
@@ -76,7 +77,7 @@ pub struct CostSample {
 /// [`CostModel::observe`] takes some 100 ns, at every eighth sample some µs; it allocates only for
 /// kinds and sizes not seen before. [`CostModel::time`] is a table look-up,
 /// [`CostModel::predict_weighted`] a few multiplications.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct CostModel {
     sample_window: CostSampleWindow,
     typical: TypicalLoad,
@@ -100,25 +101,6 @@ pub(super) struct CostModel {
 }
 
 // === impl CostModel ===
-
-impl Default for CostModel {
-    fn default() -> Self {
-        Self {
-            sample_window: CostSampleWindow::default(),
-            typical: TypicalLoad::default(),
-            models: LinearModels::new(CostMeasure::SizeOnly),
-            shape: CostShape::default(),
-            tail: TailRatio::default(),
-            watch: ChangeDetector::default(),
-            first: 0.0,
-            samples: 0,
-            recent: 0,
-            largest: 0,
-            weights_matter: false,
-            table: Vec::new(),
-        }
-    }
-}
 
 impl CostModel {
     /// Learns from a batch that found its slot idle. Returns `true` if the server is found to have
@@ -147,6 +129,11 @@ impl CostModel {
         let at = usize::try_from(items.clamp(1, SIZE_MAX) - 1).unwrap_or(usize::MAX);
         let Some(known) = self.table.get(at) else { return UNKNOWN_NANOS };
         if items <= SIZE_MAX { *known } else { round_to_u64(self.expect(items, self.typical.load(items))).max(*known) }
+    }
+
+    /// Returns the predicted time of a batch in nanoseconds, by its weights if they matter.
+    pub(super) fn predict(&self, items: u32, weight: Weight) -> u64 {
+        if self.weights_matter { self.predict_weighted(items, weight) } else { self.time(items) }
     }
 
     /// Returns the predicted time of a batch of this size and these weights, in nanoseconds.
@@ -235,18 +222,18 @@ impl CostModel {
 
     /// Returns the learned state, for reports.
     pub(super) fn report(&self) -> CostReport {
-        let line = self.models.line();
+        let CostGauges { batch_nanos, item_nanos, error_permille, tail_permille } = self.gauges();
         CostReport {
             base: self.base_kind(),
-            batch_nanos: round_to_u64(line.batch),
-            item_nanos: round_to_u64(line.item),
-            weight_picos: round_to_u64(line.weight * 1e3),
+            batch_nanos,
+            item_nanos,
+            weight_picos: round_to_u64(self.models.line().weight * 1e3),
             shaped: self.has_shape(),
             weights_matter: self.weights_matter,
             points: self.points(u32::MAX),
             samples: self.samples,
-            error_permille: round_to_u64(self.models.error() * 1e3),
-            tail_permille: self.tail_permille(),
+            error_permille,
+            tail_permille,
         }
     }
 
@@ -353,7 +340,7 @@ impl CostModel {
     /// Discards what was learned of the server. Typical weights describe the traffic and are kept.
     fn forget(&mut self) {
         self.sample_window.clear();
-        self.models = LinearModels::new(CostMeasure::SizeOnly);
+        self.models = LinearModels::default();
         self.shape.clear();
         self.tail.clear();
         self.samples = 0;

@@ -91,7 +91,7 @@ const REFINE_MIN: f64 = 0.75;
 const REFINE_MAX: f64 = 1.5;
 
 /// The concurrency limiter of one cost class.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct ConcurrencyLimiter {
     /// The limit; `None` while open.
     limit: Option<f64>,
@@ -126,7 +126,7 @@ pub(super) struct ConcurrencyLimiter {
     knee: Option<Knee>,
     /// Set while the knee is searched below the limit of the last jump.
     narrowing: Option<NarrowingSearch>,
-    /// The limit or knee measured last, which bounds refinements.
+    /// The limit or knee measured last, which bounds refinements; 1 before the first one.
     refine_from: f64,
     /// Set if the policy orders calls, so that calls queue here while the server is saturated, even
     /// if none can be merged.
@@ -172,53 +172,10 @@ pub(super) struct ConcurrencyLimiter {
 
 impl ConcurrencyLimiter {
     pub(super) fn new() -> Self {
-        Self {
-            limit: None,
-            trial_limit: None,
-            gate: None,
-            pinned: false,
-            policy_limit: None,
-            curve: LoadCurve::default(),
-            wave: WaveTest::default(),
-            burst: BurstTest::default(),
-            wave_knee: None,
-            slower: false,
-            level: LatencyModel::default(),
-            growth: GrowthRamp::uncapped(),
-            sojourns: Sojourns::default(),
-            harm: HarmTest::default(),
-            room: RoomTest::default(),
-            trial: None,
-            pairs: PairTest::new(),
-            probe: UpwardProbe::default(),
-            draining: None,
-            knee: None,
-            narrowing: None,
-            refine_from: 1.0,
-            ordered: false,
-            ordering: None,
-            streams_until: Tick(0),
-            occupancy: StreamOccupancy::default(),
-            streams: StreamLimiter::default(),
-            schedule: Schedule::default(),
-            reason: OpenReason::Learning,
-            flights: 0,
-            others: 0,
-            load: LoadIntegral::default(),
-            merged_flights: 0,
-            merged_items: 0,
-            batches: 0,
-            newest: 0,
-            answered_calls: 0,
-            answered_mergeable: 0,
-            last_merged: Tick(0),
-            unmerged: 0,
-            last_sent: Tick(0),
-            now: Tick(0),
-        }
+        Self { refine_from: 1.0, ..Self::default() }
     }
 
-    /// Creates a limiter that starts at a restored limit and the latency of a lone call, in
+    /// Creates a limiter that starts at a restored limit and the latency of an unbatched call, in
     /// nanoseconds. Both may be outdated, so the limit is probed at once.
     pub(super) fn limited(limit: u32, lone: u64) -> Self {
         let mut limiter = Self::new();
@@ -276,7 +233,6 @@ impl ConcurrencyLimiter {
         self.others = u32::try_from(all).unwrap_or(u32::MAX).saturating_sub(self.flights);
     }
 
-    /// Returns the number of executions in flight.
     pub(super) fn in_flight(&self) -> u32 {
         self.flights
     }

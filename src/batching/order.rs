@@ -75,13 +75,18 @@ impl KeyId {
     }
 }
 
-/// Returns a weight in steps, four for each power of two, up to the maximum.
-fn weight_steps(weight: u64) -> u64 {
+/// Returns a weight in quarter octaves: four steps per power of two.
+pub(super) fn quarter_octave(weight: u64) -> u64 {
     let weight = weight.max(1);
     let octave = u64::from(weight.ilog2());
     // The two bits below the highest one.
     let quarter = if octave >= 2 { weight >> (octave - 2) & 3 } else { (weight << (2 - octave)) & 3 };
-    (octave * STEPS_PER_OCTAVE + quarter).min(STEPS_MAX)
+    octave * STEPS_PER_OCTAVE + quarter
+}
+
+/// Returns a weight in steps, up to the maximum.
+fn weight_steps(weight: u64) -> u64 {
+    quarter_octave(weight).min(STEPS_MAX)
 }
 
 #[cfg(test)]

@@ -171,18 +171,13 @@ impl Queue {
         self.tenants > usize::from(self.flows.range(flows_of(tenant)).next().is_some())
     }
 
-    /// Inserts a call from another queue at its place in the order.
-    pub(super) fn insert_queued(&mut self, queued: QueuedCall) {
-        self.insert(queued);
-    }
-
     pub(super) fn push(&mut self, now: Tick, free_before: Duration, order: Tick, call: Call) {
         self.insert(QueuedCall { call, arrived: now, order, free_before });
     }
 
-    fn insert(&mut self, queued: QueuedCall) {
-        let QueuedCall { call, order, .. } = &queued;
-        let order = *order;
+    /// Inserts a call at its place in the order.
+    pub(super) fn insert(&mut self, queued: QueuedCall) {
+        let (call, order) = (&queued.call, queued.order);
         let (id, key) = (call.id, call.key);
         self.held.add(call);
         self.scopes.entry(call.scope).or_default().add(call);

@@ -99,7 +99,6 @@ impl<K: SortKey, V> SortedDeque<K, V> {
         self.row.iter().filter_map(|(_, value)| value.as_ref())
     }
 
-    /// Iterates over the values in the order of their keys.
     pub(super) fn into_values(self) -> impl Iterator<Item = V> {
         self.row.into_iter().filter_map(|(_, value)| value)
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::batch::{DispatchCause, ExpiryReason, UnbatchedReason};
 use super::call::{CostClassId, RejectionReason};
-use super::tick::Tick;
+use super::tick::{Tick, nanos};
 
 /// Minimum number of recent batches that the counts of a class cover; they are halved at twice this
 /// number.
@@ -206,7 +206,7 @@ impl DispatchStats {
             tally.shared += u64::from(sent.calls > 1);
             tally.concurrent += u64::from(sent.concurrent);
             tally.other_keys_waiting += u64::from(sent.other_keys_waiting);
-            tally.waited_nanos = tally.waited_nanos.saturating_add(super::tick::nanos(sent.waited));
+            tally.waited_nanos = tally.waited_nanos.saturating_add(nanos(sent.waited));
             tally.last_items = sent.items;
             *slot(&mut tally.causes, DispatchCause::ALL.iter().position(|cause| *cause == sent.cause)) += 1;
         }

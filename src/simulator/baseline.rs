@@ -94,20 +94,19 @@ pub enum Baseline {
     },
 }
 
-/// The common part of the baselines: a queue, and a step after every event.
+/// The rule of a baseline: a step after every event.
 trait BaselineRule {
-    fn queue(&mut self) -> &mut BaselineQueue;
-
     /// Dispatches what is due and requests the next wakeup.
-    fn step(&mut self, proxy: &mut SimProxy);
+    fn step(&mut self, queue: &mut BaselineQueue, proxy: &mut SimProxy);
 
     /// Learns from a completed batch, before the queue handles it.
     fn on_completion(&mut self, _proxy: &mut SimProxy, _done: &BatchCompletion) {}
 }
 
-/// A policy that runs a named rule.
+/// A policy that runs a named rule on a queue.
 struct RulePolicy<R> {
     name: String,
+    queue: BaselineQueue,
     rule: R,
 }
 
@@ -160,22 +159,22 @@ impl Baseline {
     #[must_use]
     pub fn build(&self) -> Box<dyn SimPolicy> {
         match *self {
-            Self::Direct => self.boxed(fixed::DirectForwarding::default()),
-            Self::Window { items, delay } => self.boxed(fixed::FixedWindow::new(items, delay)),
-            Self::Static { items } => self.boxed(fixed::FixedSize::new(items)),
-            Self::KServe { items, delay } => self.boxed(fixed::KServe::new(items, delay)),
-            Self::Greedy { slots, items, delay, expire } => self.boxed(fixed::Greedy::new(slots, items, delay, expire)),
+            Self::Direct => self.boxed(fixed::DirectForwarding),
+            Self::Window { items, delay } => self.boxed(fixed::FixedWindow { items, delay }),
+            Self::Static { items } => self.boxed(fixed::FixedSize { items }),
+            Self::KServe { items, delay } => self.boxed(fixed::KServe { items, delay, read: None }),
+            Self::Greedy { slots, items, delay, expire } => self.boxed(fixed::Greedy { slots, items, delay, expire }),
             Self::Aimd => self.boxed(adaptive::Aimd::default()),
             Self::Cork { items } => self.boxed(cork::Cork::new(items)),
             Self::Asbs { items } => self.boxed(adaptive::AdaptiveSharedBatch::new(items)),
-            Self::Deferred { curve, items } => self.boxed(fixed::DeferredBatching::new(curve, items)),
+            Self::Deferred { curve, items } => self.boxed(fixed::DeferredBatching { curve, items }),
             Self::NaiveLoop => self.boxed(adaptive::CapByP99::default()),
-            Self::Table { ref sizes } => self.boxed(fixed::SizeTable::new(Arc::clone(sizes))),
+            Self::Table { ref sizes } => self.boxed(fixed::SizeTable { sizes: Arc::clone(sizes) }),
         }
     }
 
     fn boxed(&self, rule: impl BaselineRule + 'static) -> Box<dyn SimPolicy> {
-        Box::new(RulePolicy { name: self.to_string(), rule })
+        Box::new(RulePolicy { name: self.to_string(), queue: BaselineQueue::default(), rule })
     }
 }
 
@@ -211,23 +210,23 @@ impl<R: BaselineRule> SimPolicy for RulePolicy<R> {
     }
 
     fn on_arrival(&mut self, proxy: &mut SimProxy, id: CallId) {
-        self.rule.queue().push(proxy, id);
-        self.rule.step(proxy);
+        self.queue.push(proxy, id);
+        self.rule.step(&mut self.queue, proxy);
     }
 
     fn on_completion(&mut self, proxy: &mut SimProxy, done: &BatchCompletion) {
         self.rule.on_completion(proxy, done);
-        self.rule.queue().on_completion(proxy, done);
-        self.rule.step(proxy);
+        self.queue.on_completion(proxy, done);
+        self.rule.step(&mut self.queue, proxy);
     }
 
     fn on_tick(&mut self, proxy: &mut SimProxy) {
-        self.rule.step(proxy);
+        self.rule.step(&mut self.queue, proxy);
     }
 
     fn on_cancel(&mut self, proxy: &mut SimProxy, id: CallId) {
         let key: KeyId = proxy.arrival(id).call.key;
-        self.rule.queue().remove(proxy, key, id);
-        self.rule.step(proxy);
+        self.queue.remove(proxy, key, id);
+        self.rule.step(&mut self.queue, proxy);
     }
 }

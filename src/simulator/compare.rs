@@ -66,11 +66,11 @@ pub fn run_groupage(scenario: &Scenario, seeds: u64) -> PolicyRuns {
 /// Runs every baseline that can serve the scenario.
 #[must_use]
 pub fn run_baselines(scenario: &Scenario, seeds: u64) -> Vec<(Baseline, AverageFigures)> {
-    let figures = |baseline: &Baseline| {
-        PolicyRuns::run_seeds(scenario, seeds, |_| baseline.build()).figures(&shown_calls(scenario))
+    let with_figures = |baseline: Baseline| {
+        let runs = PolicyRuns::run_seeds(scenario, seeds, |_| baseline.build());
+        (baseline, runs.figures(&shown_calls(scenario)))
     };
-    let all = Baseline::all(scenario.cap, scenario.curve).into_iter();
-    all.map(|baseline| (figures(&baseline), baseline)).map(|(figures, baseline)| (baseline, figures)).collect()
+    Baseline::all(scenario.cap, scenario.curve).into_iter().map(with_figures).collect()
 }
 
 /// Returns the window of the grid that does best in this row: by goodput to a thousandth, then by
@@ -132,11 +132,7 @@ fn format_millis(millis: f64, digits: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario;
-
-    fn short(name: &str, seconds: u64) -> Scenario {
-        scenario::find(name).unwrap().with_horizon(Duration::from_secs(seconds))
-    }
+    use crate::tests::short;
 
     #[test]
     fn equal_arguments_give_equal_rows() {

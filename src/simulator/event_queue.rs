@@ -1,7 +1,6 @@
-//! The event queue of a run: a binary heap ordered by time and, at equal times, by insertion.
+//! The event queue of a run, ordered by time and, at equal times, by insertion.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 
 use crate::batching::{CallId, Tick};
 
@@ -35,16 +34,11 @@ pub(super) enum UpstreamStep {
     Tick(u32),
 }
 
-#[derive(Debug, Clone, Copy)]
-struct ScheduledEvent {
-    at: Tick,
-    sequence: u64,
-    event: SimEvent,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct EventQueue {
-    heap: BinaryHeap<ScheduledEvent>,
+    /// Events by instant and number.
+    events: BTreeMap<(Tick, u64), SimEvent>,
+    /// Number of the last event.
     sequence: u64,
 }
 
@@ -53,37 +47,14 @@ pub(super) struct EventQueue {
 impl EventQueue {
     pub(super) fn schedule(&mut self, at: Tick, event: SimEvent) {
         self.sequence += 1;
-        self.heap.push(ScheduledEvent { at, sequence: self.sequence, event });
+        self.events.insert((at, self.sequence), event);
     }
 
     pub(super) fn next_at(&self) -> Option<Tick> {
-        self.heap.peek().map(|entry| entry.at)
+        self.events.first_key_value().map(|((at, _), _)| *at)
     }
 
     pub(super) fn pop(&mut self) -> Option<SimEvent> {
-        self.heap.pop().map(|entry| entry.event)
+        self.events.pop_first().map(|(_, event)| event)
     }
 }
-
-// === impl ScheduledEvent ===
-
-impl Ord for ScheduledEvent {
-    /// Reversed, since the heap pops the greatest entry first: the earliest entry is the greatest.
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.at, other.sequence).cmp(&(self.at, self.sequence))
-    }
-}
-
-impl PartialOrd for ScheduledEvent {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for ScheduledEvent {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for ScheduledEvent {}

@@ -6,7 +6,7 @@
 //! their client intends to cancel count as load only: they are left out whatever their outcome, so
 //! that every policy is measured on the same calls.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::batching::{TenantId, Tick};
@@ -71,24 +71,6 @@ impl RunResult {
                 && scope.tenant.is_none_or(|tenant| arrival.call.tenant == tenant)
                 && scope.class.is_none_or(|class| arrival.class == class)
         }))
-    }
-
-    /// Summarizes the calls of each tenant.
-    #[must_use]
-    pub fn by_tenant(&self) -> BTreeMap<TenantId, LatencySummary> {
-        let mut groups: BTreeMap<TenantId, Vec<&CompletedCall>> = BTreeMap::new();
-        for ended in &self.calls {
-            groups.entry(ended.arrival.call.tenant).or_default().push(ended);
-        }
-        groups.into_iter().map(|(tenant, calls)| (tenant, LatencySummary::of(calls.into_iter()))).collect()
-    }
-
-    /// Summarizes the calls of each class.
-    #[must_use]
-    pub fn by_class(&self) -> BTreeMap<u8, LatencySummary> {
-        let classes: BTreeSet<u8> = self.calls.iter().map(|ended| ended.arrival.class).collect();
-        let of = |class| self.summary_of(&CallFilter { class: Some(class), ..CallFilter::default() });
-        classes.into_iter().map(|class| (class, of(class))).collect()
     }
 
     /// Returns the mean number of items in a batch, including batches that were sent again.

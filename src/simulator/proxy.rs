@@ -221,7 +221,6 @@ impl SimProxy {
         (!aborted).then_some(BatchCompletion { id, sent: at, items, status, members })
     }
 
-    /// Returns the members of a batch that was sent.
     pub(super) fn members(&self, id: SimBatchId) -> &[CallId] {
         &self.sent[index(id.0)].members
     }

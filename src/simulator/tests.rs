@@ -19,7 +19,7 @@ fn named(name: &str) -> Scenario {
     scenario::find(name).unwrap()
 }
 
-fn short(name: &str, seconds: u64) -> Scenario {
+pub(super) fn short(name: &str, seconds: u64) -> Scenario {
     named(name).with_horizon(Duration::from_secs(seconds))
 }
 
@@ -38,15 +38,24 @@ fn ours(cap: u32) -> GroupagePolicy {
     GroupagePolicy::new("ours", limits, 0)
 }
 
+/// Creates two policies without learning: greedy dispatch and the core, with a cap of 64.
+fn greedy_and_ours() -> [Box<dyn SimPolicy>; 2] {
+    [Baseline::greedy(1, 64, false).build(), Box::new(ours(64))]
+}
+
 #[track_caller]
 fn close(what: &str, x: f64, y: f64, error: f64) {
     assert!((x - y).abs() <= error * y.abs(), "{what}: {x} is not {y}");
 }
 
-/// Creates a row of Poisson arrivals to a server with exact times.
-fn exact(rate: f64, millis: f64) -> Scenario {
+/// Creates a server that takes exactly this time for each item.
+fn exact_server(millis: f64) -> SlotServer {
     let curve = CostCurve::Affine { a: 0.0, b: millis };
-    let server = SlotServer { round_trip: Duration::ZERO, sigma: 0.0, ..SlotServer::new(curve) };
+    SlotServer { round_trip: Duration::ZERO, sigma: 0.0, ..SlotServer::new(curve) }
+}
+
+/// Creates a row of Poisson arrivals to a server.
+fn served(rate: f64, server: SlotServer) -> Scenario {
     Scenario::new("exact", ArrivalProcess::Poisson { rate }).with_server(server).with_horizon(Duration::from_secs(100))
 }
 
@@ -76,7 +85,7 @@ fn a_policy_changes_no_arrival() {
 #[test]
 fn direct_calls_wait_as_in_an_m_d_1_queue() {
     for load in [0.3, 0.6, 0.8] {
-        let row = exact(load * 200.0, 5.0);
+        let row = served(load * 200.0, exact_server(5.0));
         let run = run_baseline(&row, &Baseline::Direct, 1);
         close("busy is rate times service", run.busy, load, 0.03);
         close("mean", run.summary().mean_ms, 5.0 + load * 5.0 / (2.0 * (1.0 - load)), 0.05);
@@ -85,13 +94,8 @@ fn direct_calls_wait_as_in_an_m_d_1_queue() {
 
 #[test]
 fn capacity_scales_with_slots() {
-    let four = SlotServer {
-        slots: 4,
-        round_trip: Duration::ZERO,
-        sigma: 0.0,
-        ..SlotServer::new(CostCurve::Affine { a: 0.0, b: 5.0 })
-    };
-    let run = run_baseline(&exact(400.0, 5.0).with_server(four), &Baseline::Direct, 1);
+    let four = SlotServer { slots: 4, ..exact_server(5.0) };
+    let run = run_baseline(&served(400.0, four), &Baseline::Direct, 1);
     close("busy", run.busy, 0.5, 0.03);
     assert!(run.summary().mean_ms < 5.5, "at half load four slots hardly queue: {}", run.summary());
 }
@@ -118,15 +122,9 @@ fn jitter_adds_little_latency() {
 
 #[test]
 fn utilisation_counts_the_slots_that_existed_at_the_time() {
-    let slots_from = vec![(Tick::from_millis(50_000), 1)];
-    let server = SlotServer {
-        slots: 4,
-        slot_changes: slots_from,
-        round_trip: Duration::ZERO,
-        sigma: 0.0,
-        ..SlotServer::new(CostCurve::Affine { a: 0.0, b: 5.0 })
-    };
-    let run = run_baseline(&exact(150.0, 5.0).with_server(server), &Baseline::Direct, 1);
+    let slot_changes = vec![(Tick::from_millis(50_000), 1)];
+    let server = SlotServer { slots: 4, slot_changes, ..exact_server(5.0) };
+    let run = run_baseline(&served(150.0, server), &Baseline::Direct, 1);
     close("150 × 100 × 5 ms of 250 s", run.busy, 0.3, 0.03);
 }
 
@@ -228,8 +226,7 @@ fn the_core_without_learning_is_greedy_with_expiry() {
 #[test]
 fn refused_batch_is_served_in_parts() {
     let row = short("reject >16", 5);
-    let mut policies: Vec<Box<dyn SimPolicy>> = vec![Baseline::greedy(1, 64, false).build(), Box::new(ours(64))];
-    for policy in &mut policies {
+    for policy in &mut greedy_and_ours() {
         let run = run(&row, policy.as_mut(), 1);
         assert!(run.counts.refusals > 0, "{}: the ceiling was never met", policy.name());
         assert!(run.summary().goodput > 0.99, "{}: {}", policy.name(), run.summary());
@@ -241,8 +238,7 @@ fn a_call_larger_than_the_upstream_takes_keeps_its_refusal() {
     let ceilings = ServerLimits { items_max: Some(50), ..ServerLimits::default() };
     let row =
         short("calls of 1-100 items", 5).with_server(SlotServer { ceilings, ..SlotServer::new(scenario::AFFINE) });
-    let mut policies: Vec<Box<dyn SimPolicy>> = vec![Baseline::greedy(1, 64, false).build(), Box::new(ours(64))];
-    for policy in &mut policies {
+    for policy in &mut greedy_and_ours() {
         let run = run(&row, policy.as_mut(), 1);
         let large = |ended: &CompletedCall| ended.arrival.call.items > 50;
         assert!(run.calls.iter().any(large));
@@ -311,31 +307,22 @@ fn out_of_memory_falls_on_heavy_batches_only() {
 #[test]
 fn summaries_by_tenant_and_class() {
     let run = run_baseline(&short("flood beside light", 5), &Baseline::greedy(1, 64, false), 1);
-    let by_tenant = run.by_tenant();
-    assert_eq!(
-        by_tenant[&TenantId(0)].arrived_items + by_tenant[&TenantId(1)].arrived_items,
-        run.summary().arrived_items
-    );
-    close(
-        "shares",
-        by_tenant[&TenantId(0)].arrived_items as f64 / by_tenant[&TenantId(1)].arrived_items as f64,
-        4000.0 / 300.0,
-        0.15,
-    );
+    let of = |tenant| CallFilter { tenant: Some(TenantId(tenant)), ..CallFilter::default() };
+    let [flood, light] = [0, 1].map(|tenant| run.summary_of(&of(tenant)).arrived_items);
+    assert_eq!(flood + light, run.summary().arrived_items);
+    close("shares", flood as f64 / light as f64, 4000.0 / 300.0, 0.15);
     let run = run_baseline(&short("classes 8:1 at 1.3x", 5), &Baseline::greedy(1, 64, false), 1);
-    assert_eq!(run.by_class().len(), 2);
+    let of = |class| CallFilter { class: Some(class), ..CallFilter::default() };
+    let [first, second] = [0, 1].map(|class| run.summary_of(&of(class)).arrived_items);
+    assert!(first > 0 && second > 0 && first + second == run.summary().arrived_items, "{first} {second}");
 }
 
 #[test]
 fn a_replayed_log_gives_the_same_summary() {
     let source = run_baseline(&short("mid", 2), &Baseline::Direct, 1);
     let calls: Vec<Arrival> = source.calls.iter().rev().map(|ended| ended.arrival.clone()).collect();
-    let log = Scenario::recorded(
-        "log",
-        calls,
-        UpstreamKind::Server(SlotServer::new(scenario::AFFINE)),
-        Duration::from_secs(2),
-    );
+    let upstream = UpstreamKind::Server(SlotServer::new(scenario::AFFINE));
+    let log = Scenario::recorded("log", calls, upstream, Duration::from_secs(2));
     let greedy = Baseline::greedy(1, 64, false);
     assert_eq!(run_baseline(&log, &greedy, 1).summary(), run_baseline(&short("mid", 2), &greedy, 1).summary());
 }

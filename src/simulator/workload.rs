@@ -225,7 +225,6 @@ impl ClosedLoopClient {
         self.think() + offset
     }
 
-    /// Draws a think time.
     pub(super) fn think(&mut self) -> Duration {
         self.think.draw(&mut self.random)
     }

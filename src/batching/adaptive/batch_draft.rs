@@ -42,7 +42,6 @@ pub(super) struct BatchDraft<'a> {
 // === impl BatchDraft ===
 
 impl BatchDraft<'_> {
-    /// Returns the cost class of the batch.
     pub(super) const fn class_id(&self) -> CostClassId {
         self.view.head.call.cost_class
     }

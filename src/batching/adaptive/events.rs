@@ -7,6 +7,7 @@ use super::super::batch::{BatchId, BatchOutcome, Observation};
 use super::super::call::{Call, CostClassId};
 use super::super::cost::CostSample;
 use super::super::limiter::{ConnectionUse, ExecutionEnd, ExecutionStart, Permit};
+use super::super::math::to_f64;
 use super::super::queue::{Queue, QueuedCall};
 use super::super::slots::{SampleUse, SlotFlight};
 use super::super::tick::{Tick, nanos};
@@ -158,9 +159,9 @@ impl Adaptive {
         }
         model.on_return(self.flights.values_mut().filter(|other| other.batch.class == batch.class), now);
         let answered = observed.outcome == BatchOutcome::Ok && batch.kind != DispatchKind::Plain;
-        let done = ExecutionEnd::new(answered, batch.calls, batch.first, batch.last, queued, items_max)
-            .with_first_byte(observed.first_byte)
-            .with_tokens(tokens);
+        let mut done = ExecutionEnd::new(answered, batch.calls, batch.first, batch.last, queued, items_max);
+        done.first_byte = observed.first_byte.map(|time| to_f64(nanos(time)));
+        done.tokens = tokens;
         let limit_before = model.flow.limit();
         model.flow.on_completion(now, &mark, done);
         if let Some(limit) = model.flow.limit().filter(|limit| limit_before != Some(*limit)) {

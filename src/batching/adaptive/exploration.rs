@@ -125,7 +125,6 @@ impl ExplorationBudget {
 // === impl DeadlineSpread ===
 
 impl DeadlineSpread {
-    /// Adds a call.
     pub(in super::super) fn add(&mut self, items: u32, deadline: Tick) {
         self.first = if self.items == 0 { deadline } else { self.first.min(deadline) };
         self.last = self.last.max(deadline);

@@ -120,17 +120,11 @@ impl Adaptive {
         // upstream.
         let next_completion = self.flights.values().filter(|_| leading).min_by_key(|sent| sent.due);
         let sources = match next_completion {
-            Some(sent) => [Some((arrivals.returns(), -nanos_until(sent.due.0, now.0), sent.batch.items)), None],
-            None => [
-                arrivals
-                    .returns()
-                    .current_event(now)
-                    .map(|(elapsed, items)| (arrivals.returns(), to_signed(elapsed), items)),
-                arrivals
-                    .fan_outs()
-                    .current_event(now)
-                    .map(|(elapsed, items)| (arrivals.fan_outs(), to_signed(elapsed), items)),
-            ],
+            Some(sent) => {
+                [Some((arrivals.returns(), -to_signed(sent.due.0.saturating_sub(now.0)), sent.batch.items)), None]
+            }
+            None => [arrivals.returns(), arrivals.fan_outs()]
+                .map(|profile| profile.current_event(now).map(|(elapsed, items)| (profile, to_signed(elapsed), items))),
         };
         // Holds end where a bin of a profile ends: within a bin, arrivals are taken to be even.
         for (profile, elapsed, items) in sources.into_iter().flatten() {
@@ -271,9 +265,4 @@ fn ms(nanos: u64) -> f64 {
 
 fn to_signed(nanos: u64) -> i64 {
     i64::try_from(nanos).unwrap_or(i64::MAX)
-}
-
-/// Returns the nanoseconds from `now` to `then`.
-fn nanos_until(then: u64, now: u64) -> i64 {
-    to_signed(then.saturating_sub(now))
 }

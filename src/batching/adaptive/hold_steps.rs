@@ -21,19 +21,16 @@ impl Adaptive {
         if !may_gather || slo_of(head).is_none() {
             return ControlFlow::Continue(());
         }
-        match self.decide_cohort(&draft.view, draft.is_leading(), || draft.hold_max(), |until| draft.hold(until)) {
-            Some(decision) => ControlFlow::Break(decision),
-            None => ControlFlow::Continue(()),
-        }
+        let decision =
+            self.decide_cohort(&draft.view, draft.is_leading(), || draft.hold_max(), |until| draft.hold(until));
+        decision.map_or(ControlFlow::Continue(()), ControlFlow::Break)
     }
 
     /// Expires a head that would be answered too late even alone.
     pub(super) fn expire_late_head(&self, draft: &BatchDraft<'_>) -> ControlFlow<KeyDecision> {
         let model = model_of(&self.models, draft.class_id())?;
-        match draft.view.late_head(&model.cost) {
-            Some(late) => ControlFlow::Break(KeyDecision::expire_late(late)),
-            None => ControlFlow::Continue(()),
-        }
+        let late = draft.view.late_head(&model.cost).map(KeyDecision::expire_late);
+        late.map_or(ControlFlow::Continue(()), ControlFlow::Break)
     }
 
     /// Holds the key queue for arrivals that the profiles predict, before the last slot is taken.

@@ -19,7 +19,6 @@ impl Adaptive {
         !self.given_up.is_empty()
     }
 
-    /// Adds a wake-up.
     pub(in super::super) fn wake_by(&mut self, at: Option<Tick>) {
         self.wake = self.wake.into_iter().chain(at).min();
     }
@@ -35,18 +34,14 @@ impl Adaptive {
     ) -> u32 {
         let mut calls = calls.peekable();
         let Some(first) = calls.peek() else { return 1 };
-        let model = self.models.get(&first.cost_class).filter(|model| model.cost.samples() > 0);
-        let Some(cost) = model.map(|model| &model.cost) else { return u32::MAX };
-        let time = |items: u32, weight: Weight| {
-            if cost.weights_matter() { cost.predict_weighted(items, weight) } else { cost.time(items) }
-        };
-        let most = most.max(time(first.items, first.weight).saturating_mul(lone_halves) / 2);
+        let Some(cost) = self.measured_model(first.cost_class).map(|model| &model.cost) else { return u32::MAX };
+        let most = most.max(cost.predict(first.items, first.weight).saturating_mul(lone_halves) / 2);
         let (mut items, mut weight) = (0_u32, Weight::default());
         for call in calls {
             let more = items.saturating_add(call.items);
             let joined =
                 Weight { sum: weight.sum.saturating_add(call.weight.sum), max: weight.max.max(call.weight.max) };
-            if items > 0 && time(more, joined) > most {
+            if items > 0 && cost.predict(more, joined) > most {
                 break;
             }
             (items, weight) = (more, joined);

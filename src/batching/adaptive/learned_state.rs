@@ -37,24 +37,21 @@ impl Adaptive {
     /// Returns the 98th percentile of a batch's execution time in nanoseconds, or `None` before the
     /// first sample.
     pub(in super::super) fn late(&self, class: CostClassId, extent: BatchExtent) -> Option<u64> {
-        let cost = &self.models.get(&class).filter(|model| model.cost.samples() > 0)?.cost;
-        let weight = Weight { sum: extent.sum, max: extent.heaviest };
-        let predicted =
-            if cost.weights_matter() { cost.predict_weighted(extent.items, weight) } else { cost.time(extent.items) };
-        Some(cost.tail_time(predicted))
+        let cost = &self.measured_model(class)?.cost;
+        Some(cost.tail_time(cost.predict(extent.items, Weight { sum: extent.sum, max: extent.heaviest })))
     }
 
     /// Returns the 98th percentile of the time of a lone item with nothing else in flight, or
     /// `None` if no measurement supports a value.
     pub(in super::super) fn lone(&self, class: CostClassId) -> Option<Duration> {
-        let model = self.models.get(&class).filter(|model| model.cost.samples() > 0)?;
+        let model = self.measured_model(class)?;
         model.unloaded_nanos().map(|lone| Duration::from_nanos(model.cost.tail_time(lone)))
     }
 
     /// Returns the 98th percentile of the time of a lone item by the cost curve, as the decisions
     /// on a line use it.
     pub(in super::super) fn predicted_lone_tail(&self, class: CostClassId) -> Option<Duration> {
-        let model = self.models.get(&class).filter(|model| model.cost.samples() > 0)?;
+        let model = self.measured_model(class)?;
         Some(Duration::from_nanos(model.cost.tail_time(model.cost.time(1))))
     }
 

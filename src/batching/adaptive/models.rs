@@ -177,7 +177,6 @@ pub(super) fn model_of(
     }
 }
 
-/// Iterates over the requests in flight of a cost class.
 pub(super) fn in_flight_of(
     flights: &BTreeMap<BatchId, InFlight>,
     class: CostClassId,
@@ -185,12 +184,10 @@ pub(super) fn in_flight_of(
     flights.values().filter(move |sent| sent.batch.class == class)
 }
 
-/// Returns the items in flight of a merge key.
 pub(super) fn items_in_flight(flights: &BTreeMap<BatchId, InFlight>, key: KeyId) -> u64 {
     flights.values().filter(|sent| sent.batch.key == key).map(|sent| u64::from(sent.batch.items)).sum()
 }
 
-/// Evicts the least recently used entry.
 pub(super) fn evict_oldest<K: Ord + Copy, V>(map: &mut BTreeMap<K, V>, used: impl Fn(&V) -> u64) {
     if let Some(oldest) = map.iter().min_by_key(|(_, value)| used(value)).map(|(key, _)| *key) {
         map.remove(&oldest);

@@ -88,7 +88,8 @@ impl Adaptive {
                 merge: classes.merge_bound(ctx.now, &head.call, ctx.limits.merges_eagerly(head.call.scope)),
                 is_mixed: ctx.queue.is_mixed(key),
             };
-            match self.decide_key(&queue, steps) {
+            let ControlFlow::Break(decision) = self.run_steps(&queue, steps) else { continue };
+            match decision {
                 KeyDecision::Do(next) => return Some(next),
                 KeyDecision::Hold(until) => {
                     if self.held.len() >= KEY_QUEUES_MAX {
@@ -108,14 +109,6 @@ impl Adaptive {
             }
         }
         None
-    }
-
-    /// Decides the next action for one merge key.
-    fn decide_key(&mut self, queue: &KeyContext<'_>, steps: LearnedSteps) -> KeyDecision {
-        match self.run_steps(queue, steps) {
-            ControlFlow::Break(decision) => decision,
-            ControlFlow::Continue(()) => KeyDecision::Skip,
-        }
     }
 
     /// Runs the steps of a decision until one of them is final (`Break`). The order is part of the

@@ -45,7 +45,6 @@ pub(super) struct QueueView<'a> {
 // === impl KeyContext ===
 
 impl<'a> KeyContext<'a> {
-    /// Returns the cost class of the key queue.
     pub(super) const fn class_id(&self) -> CostClassId {
         self.head.call.cost_class
     }
@@ -125,9 +124,8 @@ impl QueueView<'_> {
             return None;
         }
         let call = &self.head.call;
-        let predicted =
-            if cost.weights_matter() { cost.predict_weighted(call.items, call.weight) } else { cost.time(call.items) };
-        (self.slack(self.head) < self.wait.saturating_add(predicted)).then_some(call.id)
+        let time = cost.predict(call.items, call.weight);
+        (self.slack(self.head) < self.wait.saturating_add(time)).then_some(call.id)
     }
 
     /// Returns the head if the deadline of its client is nearer than the time of a call that has

@@ -7,6 +7,7 @@ use super::super::limiter::{FlowMode, FlowReport, OpenReason};
 use super::super::stats::HoldReason;
 use super::super::tick::Tick;
 use super::batch_size::most_efficient_size;
+use super::models::ClassModel;
 use super::state::Adaptive;
 
 /// Learned state of an upstream under the adaptive policy, for reports.
@@ -110,14 +111,12 @@ impl Adaptive {
     /// Returns `true` if calls of a class are forwarded because merging them was measured not to
     /// pay.
     pub(in super::super) fn finds_no_gain(&self, class: CostClassId) -> bool {
-        let mode = self.models.get(&class).map(|model| model.flow.mode());
         matches!(
-            mode,
+            self.flow_mode(class),
             Some(FlowMode::Open(OpenReason::NoGain { .. } | OpenReason::NoQueue | OpenReason::ServerBatches))
         )
     }
 
-    /// Returns the learned state.
     pub(in super::super) fn report(&self) -> AdaptiveReport {
         AdaptiveReport {
             slots: self.slots(),
@@ -129,26 +128,27 @@ impl Adaptive {
         }
     }
 
-    /// Returns the lead of the class that was updated last.
-    fn lead_nanos(&self) -> u64 {
-        self.last_class.and_then(|id| self.models.get(&id)).map_or(0, |model| model.slots.lead())
+    /// Returns the model of the class that was updated last.
+    fn last_model(&self) -> Option<&ClassModel> {
+        self.models.get(&self.last_class?)
     }
 
-    /// Returns the values of the gauges.
+    fn lead_nanos(&self) -> u64 {
+        self.last_model().map_or(0, |model| model.slots.lead())
+    }
+
     pub(in super::super) fn learned(&self) -> LearnedGauges {
-        let line = self.last_class.and_then(|id| self.models.get(&id)).map(|model| model.cost.gauges());
+        let model = self.last_model();
+        let line = model.map(|model| model.cost.gauges()).unwrap_or_default();
         LearnedGauges {
             slots: self.slots(),
             lead_nanos: self.lead_nanos(),
-            standing_aside: self
-                .last_class
-                .and_then(|id| self.models.get(&id))
-                .is_some_and(|model| is_standing_aside(model.flow.mode())),
-            settling: self.last_class.and_then(|id| self.models.get(&id)).is_some_and(|model| model.flow.is_settling()),
-            batch_nanos: line.map_or(0, |line| line.batch_nanos),
-            item_nanos: line.map_or(0, |line| line.item_nanos),
-            error_permille: line.map_or(0, |line| line.error_permille),
-            tail_permille: line.map_or(0, |line| line.tail_permille),
+            standing_aside: model.is_some_and(|model| is_standing_aside(model.flow.mode())),
+            settling: model.is_some_and(|model| model.flow.is_settling()),
+            batch_nanos: line.batch_nanos,
+            item_nanos: line.item_nanos,
+            error_permille: line.error_permille,
+            tail_permille: line.tail_permille,
             changes: self.changes,
             exploration_nanos: self.exploration.spent_nanos(),
         }
@@ -163,7 +163,7 @@ impl Adaptive {
         last: u32,
         cap: u32,
     ) -> Option<OperatingPoint> {
-        let model = self.models.get(&class).filter(|model| model.cost.samples() > 0)?;
+        let model = self.measured_model(class)?;
         let cost = &model.cost;
         // Beyond the sizes that were answered the curve is an extrapolation.
         let best = most_efficient_size(cost, cap.min(model.largest_answered).max(1));

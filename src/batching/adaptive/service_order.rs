@@ -34,7 +34,6 @@ struct BatchEstimate {
 // === impl Adaptive ===
 
 impl Adaptive {
-    /// Sorts the key queues by turn.
     pub(super) fn sort_by_turn<'a>(
         &self,
         ctx: DecisionContext<'_>,
@@ -97,7 +96,7 @@ impl Adaptive {
 
     fn estimate(&self, ctx: DecisionContext<'_>, key: KeyId, turn: FlowTurn) -> Option<BatchEstimate> {
         let call = &ctx.queue.get(turn.position.1)?.call;
-        let model = self.models.get(&call.cost_class).filter(|model| model.cost.samples() > 0)?;
+        let model = self.measured_model(call.cost_class)?;
         let cap = ctx.limits.scope(call.scope).batch_items_max.min(model.largest_answered.saturating_mul(2)).max(1);
         let items = fair_queueing::sizing_items(ctx, key).clamp(1, cap);
         let cost = &model.cost;

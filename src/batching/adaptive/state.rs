@@ -163,6 +163,11 @@ impl Adaptive {
         self.models.insert(class, model);
     }
 
+    /// Returns the model of a class with a cost curve that has samples.
+    pub(super) fn measured_model(&self, class: CostClassId) -> Option<&ClassModel> {
+        self.models.get(&class).filter(|model| model.cost.samples() > 0)
+    }
+
     pub(super) fn in_flight(&self) -> u32 {
         u32::try_from(self.flights.len()).unwrap_or(u32::MAX)
     }

@@ -6,7 +6,7 @@
 //! therefore correct the curve here. Without any, the base latency of the concurrency limiter is
 //! used.
 
-use super::super::math::to_f64;
+use super::super::math::{round_to_u64, to_f64};
 
 /// Minimum weight of a new sample in the running mean.
 const WEIGHT: f64 = 0.2;
@@ -34,8 +34,7 @@ impl UnloadedTime {
     /// latency supports a value. Never exceeds the prediction.
     pub(super) fn nanos(self, expected: u64, base: u64) -> Option<u64> {
         if self.count > 0 {
-            let scaled = super::super::math::round_to_u64(to_f64(expected) * self.ratio);
-            return Some(scaled.min(expected));
+            return Some(round_to_u64(to_f64(expected) * self.ratio).min(expected));
         }
         (base > 0).then(|| base.min(expected))
     }

@@ -12,6 +12,7 @@ use super::super::arrivals::ArrivalRate;
 use super::super::call::{CallId, Weight};
 use super::super::cost::CostModel;
 use super::super::math::to_f64;
+use super::super::order::quarter_octave;
 use super::super::queue::QueuedCall;
 use super::super::select::BatchCaps;
 use super::deadline::PRICE;
@@ -162,7 +163,6 @@ fn candidates(view: &QueueView<'_>, in_turn: &[CallId]) -> Vec<Candidate> {
     }
 }
 
-/// Computes the prefix sums of items and weight.
 fn prefix_sums(calls: &[Candidate], by_weight: &[usize], out: &mut Vec<(u32, u64)>) {
     let mut sum = (0_u32, 0_u64);
     out.clear();
@@ -184,13 +184,6 @@ fn calls_of_run(calls: &[Candidate], by_weight: &[usize], run: WeightRun, head: 
     }
     places.sort_unstable();
     places.into_iter().map(|place| calls[place].id).collect()
-}
-
-/// Returns a weight in quarter octaves: four steps per power of two.
-fn quarter_octave(weight: u64) -> u64 {
-    let weight = weight.max(1);
-    let octave = u64::from(weight.ilog2());
-    octave * 4 + ((weight << 2) >> octave.min(61)) % 4
 }
 
 // === impl CandidateSet ===

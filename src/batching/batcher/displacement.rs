@@ -22,7 +22,6 @@ pub(super) struct DisplacedCalls(Vec<CallId>);
 // === impl DisplacedCalls ===
 
 impl DisplacedCalls {
-    /// Removes and returns a call.
     pub(super) fn pop(&mut self) -> Option<CallId> {
         self.0.pop()
     }
@@ -64,7 +63,10 @@ impl Batcher {
             }
         }
         if refused.is_none() {
-            victims.into_iter().for_each(|id| self.displace(id));
+            for id in victims {
+                self.expire_call(self.now, id, ExpiryReason::QueueFull);
+                self.displaced.0.push(id);
+            }
         }
         refused
     }
@@ -82,13 +84,6 @@ impl Batcher {
                 queued.call.scope == call.scope || !self.scope_is_full(call, room)
             }
         }
-    }
-
-    fn displace(&mut self, id: CallId) {
-        let Some(queued) = self.late.queue.remove(id).or_else(|| self.queue.remove(id)) else { return };
-        self.adaptive.on_expiry(self.now, &queued);
-        self.tallies.on_expiry(queued.call.cost_class, ExpiryReason::QueueFull, queued.call.items);
-        self.displaced.0.push(id);
     }
 
     /// Returns the classes whose calls make room for a call, with what they hold: lower ones, the

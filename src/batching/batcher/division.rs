@@ -73,7 +73,9 @@ impl Batcher {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::batch::{BatchOutcome, Observation};
+    use std::time::Duration;
+
+    use super::super::super::batch::{BatchOutcome, Decision, Observation};
     use super::super::super::call::{CallId, Weight};
     use super::super::super::limits::{Limits, ScopeLimits};
     use super::super::super::tick::Tick;
@@ -90,6 +92,12 @@ mod tests {
 
     fn items_of_parts(core: &Batcher, items: u32, policy: DivisionLimits) -> Option<u32> {
         core.part_limits(&call(items), &policy).map(|limits| limits.items)
+    }
+
+    fn complete_next(core: &mut Batcher, outcome: BatchOutcome) {
+        let Some(Decision::Dispatch(batch)) = core.poll(Tick(0)) else { panic!("the slot is free") };
+        let duration = Duration::from_millis(1);
+        core.complete(Tick(0), batch.id, Observation { duration, first_byte: None, outcome });
     }
 
     const SILENT: DivisionLimits = DivisionLimits { items: None, weight: None, bytes: None };
@@ -129,11 +137,7 @@ mod tests {
         let mut core = core(128);
         for (items, outcome) in [(4, BatchOutcome::Ok), (20, BatchOutcome::TooLarge { limit: Some(10) })] {
             core.enqueue(Tick(0), Call { id: CallId(u64::from(items)), ..call(items) }).unwrap();
-            let Some(super::super::super::batch::Decision::Dispatch(batch)) = core.poll(Tick(0)) else {
-                panic!("the slot is free")
-            };
-            let duration = std::time::Duration::from_millis(1);
-            core.complete(Tick(0), batch.id, Observation { duration, first_byte: None, outcome });
+            complete_next(&mut core, outcome);
         }
         assert_eq!(items_of_parts(&core, 11, SILENT), Some(10), "the server named the limit");
         assert_eq!(items_of_parts(&core, 10, SILENT), None);
@@ -143,14 +147,8 @@ mod tests {
     #[test]
     fn a_refusal_that_names_no_limit_divides_no_call() {
         let mut core = core(128);
-        core.enqueue(Tick(0), Call { id: CallId(1), replayable: true, ..call(20) }).unwrap();
-        core.enqueue(Tick(0), Call { id: CallId(2), replayable: true, ..call(20) }).unwrap();
-        let Some(super::super::super::batch::Decision::Dispatch(batch)) = core.poll(Tick(0)) else {
-            panic!("the slot is free")
-        };
-        let duration = std::time::Duration::from_millis(1);
-        let outcome = BatchOutcome::TooLarge { limit: None };
-        core.complete(Tick(0), batch.id, Observation { duration, first_byte: None, outcome });
+        [1, 2].into_iter().for_each(|id| core.enqueue(Tick(0), Call { id: CallId(id), ..call(20) }).unwrap());
+        complete_next(&mut core, BatchOutcome::TooLarge { limit: None });
         assert!(!core.report().ceilings.is_empty(), "batches are smaller from now on");
         assert_eq!(items_of_parts(&core, 50, SILENT), None);
     }

@@ -7,7 +7,6 @@ use super::super::batch::{BatchId, BatchOutcome, Observation};
 use super::super::call::{CallId, CostClassId, KeyId, ScopeId, TenantId};
 use super::super::class::ClassSample;
 use super::super::class::merging::EndedBatch;
-use super::super::limits::DispatchPolicy;
 use super::super::tick::Tick;
 use super::Batcher;
 
@@ -86,7 +85,7 @@ impl Batcher {
         let class = in_flight.cost_class;
         let here = (self.held_by_class(class), self.caps(class, in_flight.scope).items);
         let changed = self.adaptive.on_completion(now, batch, (&observed, tokens), here);
-        if changed && matches!(self.limits.policy, DispatchPolicy::Adaptive { .. }) {
+        if changed && self.is_adaptive() {
             self.classes.on_server_change(now, in_flight.cost_class);
         }
         self.free.set_free(now, self.has_free_slot());

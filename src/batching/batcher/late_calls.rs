@@ -13,7 +13,7 @@ use super::super::batch::Decision;
 use super::super::call::{CallId, DeadlineSource, KeyId};
 use super::super::limits::LateTreatment;
 use super::super::queue::{Queue, QueuedCall};
-use super::super::tick::Tick;
+use super::super::tick::{Tick, nanos};
 use super::Batcher;
 use super::selected_batch::MemberChoice;
 
@@ -61,7 +61,7 @@ impl LateCalls {
             (self.batches_since_late, self.slo) = (0, None);
         }
         self.slo = Some(self.slo.map_or(slo, |least| least.min(slo)));
-        self.queue.insert_queued(queued);
+        self.queue.insert(queued);
     }
 }
 
@@ -137,7 +137,7 @@ impl Batcher {
         next: &impl Fn(&mut Self) -> Option<Decision>,
     ) -> Option<Decision> {
         debug_assert_eq!(now, self.now);
-        let slo = self.late.slo.map_or(u64::MAX, |slo| u64::try_from(slo.as_nanos()).unwrap_or(u64::MAX) / SLO_PARTS);
+        let slo = self.late.slo.map_or(u64::MAX, |slo| nanos(slo) / SLO_PARTS);
         let mean = if owed { self.adaptive.mean_time() / MEAN_PARTS } else { u64::MAX };
         self.late.batch_nanos_max = (!self.draining).then_some(slo.min(mean));
         std::mem::swap(&mut self.queue, &mut self.late.queue);

@@ -72,7 +72,6 @@ impl PausedKeys {
         }
     }
 
-    /// Returns the pause counts of all cost classes.
     pub(super) fn classes(&self) -> impl Iterator<Item = PauseStats> {
         self.classes.values().copied()
     }

@@ -27,7 +27,6 @@ impl Batcher {
         })
     }
 
-    /// Returns the next decision of the adaptive policy.
     pub(super) fn next_adaptive(&mut self, now: Tick, hold_permille: u32) -> Option<Decision> {
         loop {
             return match self.adaptive_decision(now, hold_permille) {

@@ -6,11 +6,12 @@ use std::time::Duration;
 use super::super::adaptive::AdaptiveReport;
 use super::super::call::{Call, CostClassId, DeadlineSource, KeyId, ScopeId};
 use super::super::ceiling::{CeilingReport, CeilingSnapshot, LimitSource, SizeMeasure};
+use super::super::class::ClassState;
 use super::super::cost::{CostReport, CostSnapshot};
 use super::super::limiter::{FlowMode, FlowReport, FlowSnapshot};
 use super::super::limits::DispatchPolicy;
 use super::super::slots::UpstreamSnapshot;
-use super::super::tick::Tick;
+use super::super::tick::{Tick, nanos};
 use super::Batcher;
 use super::pause::PauseStats;
 
@@ -180,8 +181,7 @@ impl Batcher {
     fn infeasible(&self) -> impl Iterator<Item = InfeasibleSlo> {
         self.requested_slos.slos.iter().filter_map(|(&(class, scope), slo)| {
             let (slo, lone) = ((*slo)?, self.adaptive.lone(class)?);
-            let whole = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-            (slo < lone).then(|| InfeasibleSlo { class, scope, slo_nanos: whole(slo), lone_nanos: whole(lone) })
+            (slo < lone).then(|| InfeasibleSlo { class, scope, slo_nanos: nanos(slo), lone_nanos: nanos(lone) })
         })
     }
 
@@ -199,7 +199,7 @@ impl Batcher {
             let weighed = if self.is_padded(class) { SizeMeasure::PaddedWeight } else { SizeMeasure::Weight };
             let mut known = vec![policy(SizeMeasure::Items, u64::from(limits.batch_items_max))];
             known.extend(limits.batch_weight_max.map(|max| policy(weighed, max)));
-            known.extend(self.classes.get(class).map(super::super::class::ClassState::ceilings).unwrap_or_default());
+            known.extend(self.classes.get(class).map(ClassState::ceilings).unwrap_or_default());
             for bounded in SizeMeasure::ALL {
                 let least = known.iter().filter(|ceiling| ceiling.bounded == bounded).min_by_key(|ceiling| ceiling.max);
                 all.extend(least.map(|ceiling| CeilingInForce { class, scope, ceiling: *ceiling }));

@@ -5,11 +5,10 @@
 //! schedule of retests and the meaning of the answers are in `ceiling`.
 
 use super::super::adaptive::{DispatchKind, slack_of};
-use super::super::call::CostClassId;
-use super::super::call::KeyId;
+use super::super::batch::DispatchCause;
+use super::super::call::{CostClassId, KeyId, ScopeId};
 use super::super::ceiling::{BatchExtent, SizeMeasure};
 use super::super::class::merging::MergeLimit;
-use super::super::limits::DispatchPolicy;
 use super::super::queue::QueuedCall;
 use super::super::select::{BatchCaps, Selection, expected_execution, select_members};
 use super::super::tick::{Tick, nanos};
@@ -20,14 +19,14 @@ use super::selected_batch::MemberChoice;
 
 impl Batcher {
     /// Returns the limits of a key queue's batches.
-    pub(super) fn caps(&self, class: CostClassId, scope: super::ScopeId) -> BatchCaps {
+    pub(super) fn caps(&self, class: CostClassId, scope: ScopeId) -> BatchCaps {
         BatchCaps::new(self.limits.scope(scope), self.classes.get(class), self.is_padded(class))
     }
 
     /// Returns `true` if a class pays for every item as if it were the heaviest. Only the adaptive
     /// policy learns this and applies it.
     pub(super) fn is_padded(&self, class: CostClassId) -> bool {
-        matches!(self.limits.policy, DispatchPolicy::Adaptive { .. }) && self.adaptive.is_padded(class)
+        self.is_adaptive() && self.adaptive.is_padded(class)
     }
 
     /// Returns a larger batch in place of this one, and the ceiling that it tests. Returns `None`
@@ -87,20 +86,16 @@ impl Batcher {
     /// fits, so a batch that weight cuts holds everything that was requested.
     fn is_binding(&self, key: KeyId, members: MemberChoice, cut: &Selection, bounded: SizeMeasure) -> bool {
         if bounded == SizeMeasure::Items {
-            return cut.bound == Some(super::DispatchCause::Full);
+            return cut.bound == Some(DispatchCause::Full);
         }
         let whole = |head: &QueuedCall| {
             let (class, scope) = (head.call.cost_class, head.call.scope);
             select_members(self.view(), self.queue.calls_of(key), MergeLimit::Free, self.caps(class, scope), None)
         };
-        cut.bound == Some(super::DispatchCause::Weight)
+        let is_whole = |whole: Selection| whole.bound == Some(DispatchCause::Weight) && whole.items <= cut.items;
+        cut.bound == Some(DispatchCause::Weight)
             || matches!(members, MemberChoice::Front(Some(_)))
-                && cut
-                    .ids
-                    .first()
-                    .and_then(|id| self.queue.get(*id))
-                    .and_then(whole)
-                    .is_some_and(|whole| whole.bound == Some(super::DispatchCause::Weight) && whole.items <= cut.items)
+                && cut.ids.first().and_then(|id| self.queue.get(*id)).and_then(whole).is_some_and(is_whole)
     }
 
     /// Returns `true` if every member is in time both if the batch is answered, and if it is
@@ -113,8 +108,7 @@ impl Batcher {
         else {
             return false;
         };
-        let wait =
-            if let DispatchPolicy::Adaptive { .. } = self.limits.policy { self.adaptive.wait(now, class) } else { 0 };
+        let wait = if self.is_adaptive() { self.adaptive.wait(now, class) } else { 0 };
         let first_needs = wait.saturating_add(whole.max(took.saturating_add(one)));
         let second_needs = wait.saturating_add(whole.max(took.saturating_add(one).saturating_add(other)));
         first.iter().all(|queued| slack_of(queued, now) >= first_needs)
@@ -124,7 +118,7 @@ impl Batcher {
     /// Returns the time that these calls take together, if it is known: its 98th percentile under
     /// the adaptive policy, otherwise that of the last execution with a margin.
     fn expected_time(&self, class: CostClassId, members: &[&QueuedCall]) -> Option<u64> {
-        if !matches!(self.limits.policy, DispatchPolicy::Adaptive { .. }) {
+        if !self.is_adaptive() {
             return self.classes.get(class).and_then(expected_execution).map(nanos);
         }
         let mut extent = BatchExtent::default();

@@ -60,7 +60,6 @@ pub(super) struct TakenCalls {
 // === impl SelectedBatch ===
 
 impl SelectedBatch {
-    /// Returns the weight of the batch.
     pub(super) fn weight(&self) -> Weight {
         Weight { sum: self.choice.weight, max: self.choice.heaviest }
     }
@@ -82,7 +81,6 @@ impl TakenCalls {
         }
     }
 
-    /// Adds a call that was removed from the queue.
     pub(super) fn add(&mut self, now: Tick, queued: &QueuedCall) {
         let call = &queued.call;
         self.waited = self.waited.saturating_add(now.since(queued.arrived));

@@ -33,6 +33,25 @@ fn on_key(id: u64, key: u64) -> Call {
     Call { key: KeyId(key), ..call(id) }
 }
 
+fn weighing(id: u64, weight: u64) -> Call {
+    Call { weight: Weight { sum: weight, max: weight }, ..call(id) }
+}
+
+/// Returns the call with an SLO that ends at `at`, in milliseconds.
+fn due(call: Call, at: u64) -> Call {
+    Call { deadline: Some(Deadline { at: ms(at), source: DeadlineSource::Slo }), ..call }
+}
+
+/// Returns a call with an SLO that ends at `at`, in milliseconds.
+fn until(id: u64, at: u64) -> Call {
+    due(call(id), at)
+}
+
+/// Queues calls with these ids.
+fn enqueue_calls(batcher: &mut Batcher, at: Tick, ids: impl IntoIterator<Item = u64>) {
+    ids.into_iter().for_each(|id| batcher.enqueue(at, call(id)).unwrap());
+}
+
 fn ok(duration: Duration) -> Observation {
     Observation { duration, first_byte: None, outcome: BatchOutcome::Ok }
 }
@@ -162,7 +181,7 @@ fn a_batch_ends_at_each_limit_with_that_limit_as_its_cause() {
     {
         let mut batcher = Batcher::new(limits(|l| l.scopes = vec![scope.clone()]), 0);
         for id in 0..5 {
-            batcher.enqueue(ms(0), Call { weight: Weight { sum: weight, max: weight }, bytes, ..call(id) }).unwrap();
+            batcher.enqueue(ms(0), Call { bytes, ..weighing(id, weight) }).unwrap();
         }
         let batch = dispatched(&mut batcher, ms(0));
         assert_eq!((batch.members.len(), batch.cause), (expect, cause));
@@ -202,9 +221,7 @@ fn calls_with_equal_exclusive_values_never_share_a_batch() {
 #[test]
 fn a_cancelled_call_never_leaves_and_an_abandoned_batch_is_aborted() {
     let mut batcher = Batcher::new(Limits::default(), 0);
-    for id in 1..4 {
-        batcher.enqueue(ms(0), call(id)).unwrap();
-    }
+    enqueue_calls(&mut batcher, ms(0), 1..4);
     assert!(batcher.cancel(ms(0), CallId(2)));
     let batch = dispatched(&mut batcher, ms(0));
     assert_eq!(ids(&batch), [1, 3]);
@@ -223,9 +240,7 @@ fn a_batch_with_one_remaining_call_is_no_evidence_about_merging() {
     for remains in [1, 2] {
         let policy = DispatchPolicy::Adaptive { hold_permille: 0 };
         let mut batcher = serial(Batcher::new(limits(|limits| (limits.policy, limits.slots) = (policy, 1)), 0));
-        for id in 0..3 {
-            batcher.enqueue(ms(0), call(id)).unwrap();
-        }
+        enqueue_calls(&mut batcher, ms(0), 0..3);
         let batch = dispatched(&mut batcher, ms(0));
         assert_eq!(batch.members.len(), 2, "one batch of two is tried");
         if remains == 1 {
@@ -241,8 +256,7 @@ fn a_call_past_its_deadline_expires_and_is_never_sent() {
     let mut batcher = Batcher::new(Limits::default(), 0);
     batcher.enqueue(ms(0), call(1)).unwrap();
     let first = dispatched(&mut batcher, ms(0));
-    let deadline = Some(Deadline { at: ms(10), source: DeadlineSource::Slo });
-    batcher.enqueue(ms(1), Call { deadline, ..call(2) }).unwrap();
+    batcher.enqueue(ms(1), until(2, 10)).unwrap();
     assert_eq!(batcher.next_wakeup(), Some(ms(10)));
     assert_eq!(batcher.poll(ms(10)), Some(Decision::Expire { id: CallId(2), reason: ExpiryReason::Deadline }));
     batcher.complete(ms(11), first.id, ok(11 * MS));
@@ -257,8 +271,7 @@ fn a_call_with_an_slo_that_cannot_be_met_does_not_expire() {
     batcher.complete(ms(50), first.id, ok(50 * MS));
     batcher.enqueue(ms(50), call(2)).unwrap();
     let second = dispatched(&mut batcher, ms(50));
-    let slo = |id| Call { deadline: Some(Deadline { at: ms(70), source: DeadlineSource::Slo }), ..call(id) };
-    batcher.enqueue(ms(51), slo(3)).unwrap();
+    batcher.enqueue(ms(51), until(3, 70)).unwrap();
     let own = Some(Deadline { at: ms(70), source: DeadlineSource::Caller });
     batcher.enqueue(ms(51), Call { deadline: own, ..call(4) }).unwrap();
     assert_eq!(batcher.poll(ms(80)), Some(Decision::Expire { id: CallId(4), reason: ExpiryReason::Deadline }));
@@ -274,9 +287,8 @@ fn a_call_whose_slo_is_given_up_still_ends_at_its_later_deadline() {
     batcher.complete(ms(50), first.id, ok(50 * MS));
     batcher.enqueue(ms(50), call(2)).unwrap();
     dispatched(&mut batcher, ms(50));
-    let deadline = Some(Deadline { at: ms(70), source: DeadlineSource::Slo });
     let later = Some(Deadline { at: ms(90), source: DeadlineSource::Timeout });
-    batcher.enqueue(ms(50), Call { deadline, fallback_deadline: later, ..call(3) }).unwrap();
+    batcher.enqueue(ms(50), Call { fallback_deadline: later, ..until(3, 70) }).unwrap();
     assert_eq!(batcher.poll(ms(75)), None);
     assert_eq!(batcher.next_wakeup(), Some(ms(90)));
     assert_eq!(batcher.poll(ms(90)), Some(Decision::Expire { id: CallId(3), reason: ExpiryReason::Deadline }));
@@ -285,9 +297,7 @@ fn a_call_whose_slo_is_given_up_still_ends_at_its_later_deadline() {
 #[test]
 fn a_full_queue_rejects_a_call_with_a_retry_after() {
     let mut batcher = Batcher::new(limits(|l| l.queue_items_max = 3), 0);
-    for id in 0..3 {
-        batcher.enqueue(ms(0), call(id)).unwrap();
-    }
+    enqueue_calls(&mut batcher, ms(0), 0..3);
     let rejection = batcher.enqueue(ms(0), call(3)).unwrap_err();
     assert_eq!(rejection.reason, RejectionReason::QueueFull);
     assert!(rejection.retry_after >= Duration::from_secs(1));
@@ -300,9 +310,7 @@ fn retry_after_follows_the_predicted_drain_time() {
     batcher.enqueue(ms(0), call(0)).unwrap();
     let first = dispatched(&mut batcher, ms(0));
     batcher.complete(ms(1000), first.id, ok(1000 * MS));
-    for id in 1..=100 {
-        batcher.enqueue(ms(1000), call(id)).unwrap();
-    }
+    enqueue_calls(&mut batcher, ms(1000), 1..=100);
     let after = batcher.enqueue(ms(1000), call(101)).unwrap_err().retry_after.as_secs();
     assert!((100..=151).contains(&after), "100 calls of 1 s each: {after} s");
 }
@@ -329,13 +337,9 @@ fn a_flooding_tenant_keeps_half_the_queue_only_while_others_wait() {
 #[test]
 fn after_a_mismatch_its_cost_class_is_not_merged_for_a_while() {
     let mut batcher = Batcher::new(limits(|l| l.quarantine = 10 * MS), 0);
-    for id in 0..2 {
-        batcher.enqueue(ms(0), call(id)).unwrap();
-    }
+    enqueue_calls(&mut batcher, ms(0), 0..2);
     let batch = dispatched(&mut batcher, ms(0));
-    for id in 2..6 {
-        batcher.enqueue(ms(0), call(id)).unwrap();
-    }
+    enqueue_calls(&mut batcher, ms(0), 2..6);
     batcher.complete(ms(1), batch.id, Observation { outcome: BatchOutcome::Mismatched, ..ok(MS) });
     let unbatched = dispatched(&mut batcher, ms(1));
     assert_eq!((ids(&unbatched), unbatched.unbatched_reason), (vec![2], Some(UnbatchedReason::Quarantined)));
@@ -346,13 +350,9 @@ fn after_a_mismatch_its_cost_class_is_not_merged_for_a_while() {
 #[test]
 fn a_named_limit_cuts_the_next_batches() {
     let mut batcher = Batcher::new(Limits::default(), 0);
-    for id in 0..20 {
-        batcher.enqueue(ms(0), call(id)).unwrap();
-    }
+    enqueue_calls(&mut batcher, ms(0), 0..20);
     let batch = dispatched(&mut batcher, ms(0));
-    for id in 20..40 {
-        batcher.enqueue(ms(0), call(id)).unwrap();
-    }
+    enqueue_calls(&mut batcher, ms(0), 20..40);
     batcher.complete(ms(1), batch.id, Observation { outcome: BatchOutcome::TooLarge { limit: Some(8) }, ..ok(MS) });
     let next = dispatched(&mut batcher, ms(1));
     assert_eq!((next.items, next.cause), (8, DispatchCause::Full));
@@ -413,9 +413,7 @@ fn a_call_marked_alone_shares_no_batch_with_calls_of_its_key() {
 #[test]
 fn answered_members_do_not_keep_an_abandoned_batch_running() {
     let mut batcher = Batcher::new(Limits::default(), 0);
-    for id in 1..4 {
-        batcher.enqueue(ms(0), call(id)).unwrap();
-    }
+    enqueue_calls(&mut batcher, ms(0), 1..4);
     let batch = dispatched(&mut batcher, ms(0));
     batcher.on_member_answered(CallId(1));
     assert!(batcher.cancel(ms(1), CallId(2)));
@@ -459,9 +457,7 @@ fn a_call_queued_at_a_policy_change_is_not_sorted_behind_all_later_calls() {
 fn smaller_batch_limit_applies_to_queued_calls_only() {
     let of = |items_max| limits(|l| (l.slots, l.scopes[0].batch_items_max) = (1, items_max));
     let mut batcher = Batcher::new(of(4), 0);
-    for id in 0..20 {
-        batcher.enqueue(ms(0), call(id)).unwrap();
-    }
+    enqueue_calls(&mut batcher, ms(0), 0..20);
     let mut sizes = Vec::new();
     for items_max in [4, 13, 2] {
         batcher.set_limits(of(items_max));
@@ -497,9 +493,7 @@ fn a_restored_upstream_snapshot_is_used_and_bounded() {
 #[test]
 fn a_late_overload_of_a_larger_batch_does_not_raise_the_size_again() {
     let mut batcher = Batcher::new(limits(|l| (l.slots, l.scopes[0].batch_items_max) = (2, 8)), 0);
-    for id in 0..12 {
-        batcher.enqueue(ms(0), call(id)).unwrap();
-    }
+    enqueue_calls(&mut batcher, ms(0), 0..12);
     let (large, small) = (dispatched(&mut batcher, ms(0)), dispatched(&mut batcher, ms(0)));
     for batch in [&small, &large] {
         batcher.complete(
@@ -514,9 +508,7 @@ fn a_late_overload_of_a_larger_batch_does_not_raise_the_size_again() {
 #[test]
 fn the_cause_of_every_batch_during_a_drain_is_drain() {
     let mut batcher = Batcher::new(limits(|l| l.scopes[0].batch_items_max = 2), 0);
-    for id in 0..3 {
-        batcher.enqueue(ms(0), call(id)).unwrap();
-    }
+    enqueue_calls(&mut batcher, ms(0), 0..3);
     batcher.drain(ms(0));
     let batch = dispatched(&mut batcher, ms(0));
     assert_eq!((batch.items, batch.cause), (2, DispatchCause::Drain));
@@ -558,7 +550,7 @@ fn a_batch_that_a_limit_cuts_is_not_held() {
         (DispatchCause::Bytes, |l| l.scopes[0].batch_bytes_max = 50),
     ] {
         let mut batcher = Batcher::new(limits(|l| (l.policy = window(64, 20), change(l)).1), 0);
-        let heavy = |id| Call { weight: Weight { sum: 3, max: 3 }, bytes: 30, ..call(id) };
+        let heavy = |id| Call { bytes: 30, ..weighing(id, 3) };
         batcher.enqueue(ms(0), heavy(1)).unwrap();
         assert_eq!(batcher.poll(ms(1)), None);
         batcher.enqueue(ms(1), heavy(2)).unwrap();

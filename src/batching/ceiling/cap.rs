@@ -88,7 +88,6 @@ impl Cap {
         self.published.take()
     }
 
-    /// Records a success.
     pub(super) fn on_success(&mut self, now: Tick, size: u64) {
         self.worked = self.worked.max(size);
         let Some(learned) = &mut self.learned else { return };

@@ -1,9 +1,9 @@
 //! Permission to merge calls of a cost class, derived from the outcomes of earlier batches.
 //!
 //! A server may serve a recognised route and still accept only one item per call. The evidence is a
-//! batch that failed with members that succeed alone, whatever the status. Two such batches in a
-//! row suspend merging for the class, and a batch of two retests it later. A single merge key whose
-//! calls have a form that the server does not accept in batches (an odd key) is quarantined by
+//! batch that failed with members that succeed unbatched, whatever the status. Two such batches in
+//! a row suspend merging for the class, and a batch of two retests it later. A single merge key
+//! with calls of a form that the server does not accept in batches (an odd key) is quarantined by
 //! itself first.
 //!
 //! A batch is *whole* if it was answered successfully and its response was split. A retest is left
@@ -59,7 +59,7 @@ pub struct Suspension {
     pub retest: Tick,
     /// Response of the server to the last batch.
     pub refusal: BatchRefusal,
-    /// `true` if the members of that batch were answered when they were sent alone afterwards.
+    /// `true` if the members of that batch were answered when they were sent unbatched afterwards.
     pub answered_alone: bool,
 }
 
@@ -107,8 +107,8 @@ pub(super) struct MergeState {
     failures_in_row: u32,
     /// `true` if a batch with the key of the last whole batch is among these failures.
     whole_key_failed: bool,
-    /// `true` if a lone call was answered since the first of these failures.
-    lone_answered: bool,
+    /// `true` if an unbatched call was answered since the first of these failures.
+    unbatched_answered: bool,
     suspension: Option<Suspension>,
     /// Length of the next suspension.
     next_suspension: Duration,
@@ -121,11 +121,11 @@ pub(super) struct MergeState {
 enum Evidence {
     /// A batch was whole.
     Whole,
-    /// A lone call was answered.
-    LoneAnswered,
+    /// An unbatched call was answered.
+    UnbatchedAnswered,
     /// Merging is certainly the cause.
     Refused(BatchRefusal),
-    /// Merging may be the cause, and is taken to be it if lone calls succeed meanwhile.
+    /// Merging may be the cause, and is taken to be it if unbatched calls succeed meanwhile.
     Doubtful(BatchRefusal),
     /// The batch shows nothing about merging.
     None,
@@ -150,7 +150,6 @@ impl MergeState {
         self.suspension
     }
 
-    /// Records the dispatch of a trial batch.
     pub(super) fn on_trial_dispatch(&mut self, batch: BatchId) {
         self.trial = Some(batch);
     }
@@ -187,7 +186,7 @@ impl MergeState {
     /// Returns the evidence of an ended batch. `last`: the last execution time of its class.
     fn evidence(&self, ended: EndedBatch, observed: &Observation, last: Option<Duration>) -> Evidence {
         if !ended.shared {
-            return if observed.outcome == BatchOutcome::Ok { Evidence::LoneAnswered } else { Evidence::None };
+            return if observed.outcome == BatchOutcome::Ok { Evidence::UnbatchedAnswered } else { Evidence::None };
         }
         match observed.outcome {
             BatchOutcome::Ok => Evidence::Whole,
@@ -238,8 +237,8 @@ impl MergeState {
         }
         let (refusal, is_certain) = match evidence {
             Evidence::Whole => return self.on_whole_batch(now, ended.key),
-            Evidence::LoneAnswered => {
-                self.lone_answered = true;
+            Evidence::UnbatchedAnswered => {
+                self.unbatched_answered = true;
                 return None;
             }
             Evidence::None => {
@@ -258,7 +257,7 @@ impl MergeState {
         if self.suspension.is_some() && !trial {
             return None;
         }
-        self.lone_answered &= self.failures_in_row > 0;
+        self.unbatched_answered &= self.failures_in_row > 0;
         self.whole_key_failed &= self.failures_in_row > 0;
         self.whole_key_failed |= ended.key == self.whole_key;
         self.failures_in_row += 1;
@@ -267,7 +266,7 @@ impl MergeState {
         // begins one if the members may not be sent again and no batch was whole before.
         let is_new = self.suspension.is_none();
         let enough = if is_new && (ended.replayable || self.validated) { REFUSED_MAX } else { 1 };
-        let is_refusing = self.failures_in_row >= enough && (is_certain || self.lone_answered);
+        let is_refusing = self.failures_in_row >= enough && (is_certain || self.unbatched_answered);
         // Batches of another key were whole and none of that key failed, so only the keys that
         // failed are odd. They are quarantined, and the others are still merged.
         let are_odd = self.validated && self.whole_key.is_some() && !self.whole_key_failed;
@@ -284,7 +283,7 @@ impl MergeState {
 
     /// Records a whole batch, which ends a suspension.
     fn on_whole_batch(&mut self, now: Tick, key: Option<KeyId>) -> Option<Option<Suspension>> {
-        (self.validated, self.whole_key, self.failures_in_row, self.lone_answered) = (true, key, 0, false);
+        (self.validated, self.whole_key, self.failures_in_row, self.unbatched_answered) = (true, key, 0, false);
         self.whole_at = now;
         self.whole_total += 1;
         self.whole_batches += 1;

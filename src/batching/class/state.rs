@@ -102,7 +102,6 @@ impl ClassState {
         self.max(SizeMeasure::Items) == 1 && !is_due()
     }
 
-    /// Returns the ceilings in force.
     pub(in super::super) fn ceilings(&self) -> Vec<CeilingReport> {
         let overload = self.overload_max.map(|(max, since)| CeilingReport {
             bounded: SizeMeasure::Items,

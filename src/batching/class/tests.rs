@@ -4,18 +4,18 @@ use super::*;
 
 const ID: CostClassId = CostClassId(3);
 
-fn observe(classes: &mut ClassTable, at: u64, items: u32, outcome: BatchOutcome) {
+/// Records the end of a batch, or of an unbatched call if it has no key.
+fn observe_keyed(classes: &mut ClassTable, at: u64, items: u32, key: Option<KeyId>, outcome: BatchOutcome) {
     let observed = Observation { duration: Duration::from_millis(5), first_byte: None, outcome };
     let extent = BatchExtent { items, sum: u64::from(items), heaviest: 1 };
-    let size = ClassSample { extent, shared: items > 1, full: true, memory: SizeMeasure::PaddedWeight, retest: None };
-    let ended = EndedBatch {
-        batch: BatchId(at),
-        key: Some(KeyId(1)),
-        tenant: TenantId(0),
-        shared: size.shared,
-        replayable: true,
-    };
+    let shared = key.is_some() && items > 1;
+    let size = ClassSample { extent, shared, full: true, memory: SizeMeasure::PaddedWeight, retest: None };
+    let ended = EndedBatch { batch: BatchId(at), key, tenant: TenantId(0), shared, replayable: true };
     classes.observe(Tick::from_millis(at), ID, &Limits::default(), (ended, &size), &observed);
+}
+
+fn observe(classes: &mut ClassTable, at: u64, items: u32, outcome: BatchOutcome) {
+    observe_keyed(classes, at, items, Some(KeyId(1)), outcome);
 }
 
 #[test]
@@ -37,18 +37,14 @@ fn unnamed_limit_is_bisected() {
 #[test]
 fn unbatched_refusal_counts_only_with_named_limit() {
     let mut classes = ClassTable::default();
-    let lone = |classes: &mut ClassTable, outcome| {
-        let observed = Observation { duration: Duration::from_millis(5), first_byte: None, outcome };
-        let extent = BatchExtent { items: 64, sum: 64, heaviest: 1 };
-        let size = ClassSample { extent, shared: false, full: true, memory: SizeMeasure::PaddedWeight, retest: None };
-        let ended = EndedBatch { batch: BatchId(0), key: None, tenant: TenantId(0), shared: false, replayable: true };
-        classes.observe(Tick::default(), ID, &Limits::default(), (ended, &size), &observed);
-        classes.get(ID).unwrap().ceiling()
-    };
-    for outcome in [BatchOutcome::TooLarge { limit: None }, BatchOutcome::OutOfMemory] {
-        assert_eq!(lone(&mut classes, outcome), u32::MAX);
+    for (outcome, ceiling) in [
+        (BatchOutcome::TooLarge { limit: None }, u32::MAX),
+        (BatchOutcome::OutOfMemory, u32::MAX),
+        (BatchOutcome::TooLarge { limit: Some(16) }, 16),
+    ] {
+        observe_keyed(&mut classes, 0, 64, None, outcome);
+        assert_eq!(classes.get(ID).unwrap().ceiling(), ceiling, "{outcome:?}");
     }
-    assert_eq!(lone(&mut classes, BatchOutcome::TooLarge { limit: Some(16) }), 16);
 }
 
 #[test]

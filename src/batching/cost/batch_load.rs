@@ -88,7 +88,6 @@ impl TypicalLoad {
         })
     }
 
-    /// Returns the mean weight of an item.
     pub(super) fn mean(&self) -> f64 {
         self.mean.value
     }

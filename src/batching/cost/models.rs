@@ -87,12 +87,8 @@ impl CostMeasure {
         }
     }
 
-    fn index(self) -> usize {
-        match self {
-            Self::Padded => 0,
-            Self::Ragged => 1,
-            Self::SizeOnly => 2,
-        }
+    const fn index(self) -> usize {
+        self as usize
     }
 }
 
@@ -111,6 +107,12 @@ impl LinearFit {
 }
 
 // === impl LinearModels ===
+
+impl Default for LinearModels {
+    fn default() -> Self {
+        Self::new(CostMeasure::default())
+    }
+}
 
 impl LinearModels {
     /// Creates models without data. `chosen` is used until another one predicts better.

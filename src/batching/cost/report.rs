@@ -68,7 +68,7 @@ pub struct CostReport {
 }
 
 /// The linear model and its error, without the points: cheap enough to compute after every batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in super::super) struct CostGauges {
     pub(in super::super) batch_nanos: u64,
     pub(in super::super) item_nanos: u64,

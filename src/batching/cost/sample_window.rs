@@ -79,7 +79,6 @@ impl CostSampleWindow {
         cell.next = (cell.next + 1) % CELL;
     }
 
-    /// Returns all samples.
     pub(super) fn iter(&self) -> impl Iterator<Item = &CostReading> {
         self.cells.iter().flat_map(|cell| &cell.readings)
     }

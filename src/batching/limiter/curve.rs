@@ -1,5 +1,5 @@
-//! Load curve: mean latency of lone calls by the number in flight at their dispatch, and the knee
-//! in it.
+//! Load curve: mean latency of unbatched calls by the number in flight at their dispatch, and the
+//! knee in it.
 //!
 //! There is one cell for each power of two of the number in flight, so that a few answers fill it.
 //! By Little's law, the number in flight divided by the latency is the throughput. Where it stops
@@ -109,7 +109,8 @@ pub(super) struct LoadCell {
     off_in_row: i32,
 }
 
-/// A change of the server, detected by the latency of lone calls at an unchanged number in flight.
+/// A change of the server, detected by the latency of unbatched calls at an unchanged number in
+/// flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ServerChange {
     Slower,
@@ -146,7 +147,7 @@ impl LoadCurve {
         self.completions.clear();
     }
 
-    /// Resets the curve to a lone call's latency that was measured under a limit.
+    /// Resets the curve to an unbatched call's latency that was measured under a limit.
     pub(super) fn reset_to(&mut self, lone: f64) {
         self.clear();
         if lone > 0.0 {
@@ -159,9 +160,9 @@ impl LoadCurve {
         self.completions.clear();
     }
 
-    /// Records the latency of a lone call, with the executions in flight at its dispatch and their
-    /// mean number until its completion, itself included. Returns the change of the server if this
-    /// sample shows one; the cells are reset then.
+    /// Records the latency of an unbatched call, with the executions in flight at its dispatch and
+    /// their mean number until its completion, itself included. Returns the change of the server if
+    /// this sample shows one; the cells are reset then.
     pub(super) fn observe(&mut self, (in_flight, mean): (u32, f64), latency: f64) -> Option<ServerChange> {
         let index = usize::try_from(in_flight.max(1).ilog2()).unwrap_or(0).min(CELLS - 1);
         let (cell, in_flight) = (&mut self.cells[index], f64::from(in_flight.max(1)));

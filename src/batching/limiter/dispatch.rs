@@ -4,6 +4,7 @@
 use super::super::tick::Tick;
 use super::ConcurrencyLimiter;
 use super::execution_record::{ConnectionUse, ExecutionStart, InFlightExecution};
+use super::pair_probe::PairControl;
 use super::permit::Permit;
 
 // === impl ConcurrencyLimiter ===
@@ -28,7 +29,7 @@ impl ConcurrencyLimiter {
             self.gate = None;
         }
         if permit == Permit::Control {
-            self.on_control();
+            self.pairs.control = PairControl::Sent;
         }
         if matches!(permit, Permit::Probe(_)) && self.probe.sent == Tick::default() {
             (self.probe.sent, self.probe.companions) = (now, self.flights - 1);
@@ -61,7 +62,7 @@ impl ConcurrencyLimiter {
         }
     }
 
-    /// Returns `true` if a batch is compared with the lone calls that are sent now. They have
+    /// Returns `true` if a batch is compared with the unbatched calls that are sent now. They have
     /// connections of their own then, as the batch has.
     fn compares_lone_calls(&self, permit: Permit) -> bool {
         permit == Permit::Control || self.limit.is_some() && self.ordering.is_none() && !self.growth.is_uncapped()

@@ -13,11 +13,12 @@ use super::permit::Permit;
 use super::sojourn::Sojourn;
 use super::{ConcurrencyLimiter, OpenReason};
 
-/// Ratio of the latency of lone calls under the new limit to the latency expected from the base,
-/// above which the base is outdated: it was measured before a change of the server. Like the ratio
-/// for the cells of the load curve, it is beyond the noise of a few calls.
+/// Ratio of the latency of unbatched calls under the new limit to the latency expected from the
+/// base, above which the base is outdated: it was measured before a change of the server. Like the
+/// ratio for the cells of the load curve, it is beyond the noise of a few calls.
 const BASE_STALE: f64 = 1.5;
-/// Minimum rate of lone calls under the new limit, by Little's law, as a part of the rate before.
+/// Minimum rate of unbatched calls under the new limit, by Little's law, as a part of the rate
+/// before.
 const RATE_KEPT: f64 = 0.8;
 /// The same if the knee is an upper bound, where a server without a queue keeps less than a half.
 const RATE_KEPT_BOUND: f64 = 0.65;
@@ -122,7 +123,7 @@ impl ConcurrencyLimiter {
             self.gate.filter(|_| done.queued > 0).map(|gate| QueueRelease { limit: gate.limit + gate.step, ..gate });
     }
 
-    /// Records the latency of a lone call, and the rate of answers while there is no limit.
+    /// Records the latency of an unbatched call, and the rate of answers while there is no limit.
     fn observe_load(&mut self, now: Tick, mark: &InFlightExecution, latency: f64, calls: u32) {
         let limited = self.limit.is_some();
         if mark.connection == ConnectionUse::Own {
@@ -130,7 +131,7 @@ impl ConcurrencyLimiter {
         } else if calls == 1 && mark.clean && (!limited || mark.unbatched) && self.trial.is_none() {
             self.observe_lone(now, mark, latency);
         } else if calls == 1 && !limited && self.trial.is_none() {
-            // A lone call beside a pair, which is compared with the calls around it.
+            // An unbatched call beside a pair, which is compared with the calls around it.
             self.level.observe_lone(latency);
         }
         if limited {
@@ -184,8 +185,8 @@ impl ConcurrencyLimiter {
         self.limit.is_some() && self.harm.observe_limited(now, done.first, sojourn, done.calls)
     }
 
-    /// Records the latency of a lone call for the load curve and the wave and burst tests. A change
-    /// of the server that it shows makes a trial and a jump due now.
+    /// Records the latency of an unbatched call for the load curve and the wave and burst tests. A
+    /// change of the server that it shows makes a trial and a jump due now.
     fn observe_lone(&mut self, now: Tick, mark: &InFlightExecution, latency: f64) {
         // Calls with many items, or with heavy ones, take longer in service. The comparison uses
         // their wait and the service time of a typical call.
@@ -290,7 +291,7 @@ impl ConcurrencyLimiter {
         }
     }
 
-    /// Returns the part of a lone call's latency in which it is in service, at this limit.
+    /// Returns the part of an unbatched call's latency in which it is in service, at this limit.
     fn lone_service(&self, limit: f64) -> f64 {
         let lone = self.level.lone;
         self.knee.map_or(lone, |knee| {
@@ -301,9 +302,9 @@ impl ConcurrencyLimiter {
         })
     }
 
-    /// Replaces a base latency that was measured before the server changed. Under the limit, lone
-    /// calls wait only for the executions above the knee. Compared with a base that is too small,
-    /// no batch would pay.
+    /// Replaces a base latency that was measured before the server changed. Under the limit,
+    /// unbatched calls wait only for the executions above the knee. Compared with a base that is
+    /// too small, no batch would pay.
     fn renew_base(&mut self, limit: f64, latency: f64) {
         if let Some(knee) = &mut self.knee
             && latency > BASE_STALE * knee.base * (limit / knee.at).max(1.0)
@@ -312,8 +313,8 @@ impl ConcurrencyLimiter {
         }
     }
 
-    /// Returns `true` if lone calls under the limit are answered at a much lower rate than before
-    /// the jump.
+    /// Returns `true` if unbatched calls under the limit are answered at a much lower rate than
+    /// before the jump.
     fn is_rate_lower(&self, limit: f64, latency: f64) -> bool {
         let before = self.knee.map_or(0.0, |knee| knee.rate);
         let fraction = match self.narrowing {
@@ -331,8 +332,8 @@ mod tests {
     use super::super::curve::Knee;
     use super::*;
 
-    /// Returns the service time of a lone call that takes 40 ms under a limit of two, if the base
-    /// was 28 ms before and the knee is `at`.
+    /// Returns the service time of an unbatched call that takes 40 ms under a limit of two, if the
+    /// base was 28 ms before and the knee is `at`.
     fn service_at(at: f64) -> f64 {
         let mut limiter = ConcurrencyLimiter::new();
         limiter.set_limit(2.0);

@@ -1,9 +1,7 @@
 //! Records of an execution: at dispatch, in flight, and at its end.
 
-use std::time::Duration;
-
 use super::super::math::to_f64;
-use super::super::tick::{Tick, nanos};
+use super::super::tick::Tick;
 use super::latency_line::nanos_between;
 use super::permit::Permit;
 
@@ -28,7 +26,7 @@ pub(in super::super) struct InFlightExecution {
     pub(super) load: LoadIntegral,
 }
 
-/// Connection of a lone call.
+/// Connection of an unbatched call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum ConnectionUse {
     /// That of its client.
@@ -76,10 +74,11 @@ pub(in super::super) struct ExecutionEnd {
     pub(super) items: u32,
     /// Items queued and in flight up to now, its own included.
     pub(super) items_in_system: u64,
-    /// Nanoseconds to the first byte of its answer, if that was observed.
-    pub(super) first_byte: Option<f64>,
+    /// Nanoseconds to the first byte of its answer, if that was observed. It shows the load of the
+    /// server if the call streams.
+    pub(in super::super) first_byte: Option<f64>,
     /// Tokens of all streams of the class so far, if the answer was generated and streamed.
-    pub(super) tokens: Option<u64>,
+    pub(in super::super) tokens: Option<u64>,
 }
 
 // === impl LoadIntegral ===
@@ -122,18 +121,6 @@ impl ExecutionEnd {
             first_byte: None,
             tokens: None,
         }
-    }
-
-    /// Adds the time to the first byte of the answer, which shows the load of the server if the
-    /// call streams.
-    pub(in super::super) fn with_first_byte(self, first_byte: Option<Duration>) -> Self {
-        Self { first_byte: first_byte.map(|time| to_f64(nanos(time))), ..self }
-    }
-
-    /// Adds the tokens of all streams of the class so far, for an answer that was generated and
-    /// streamed.
-    pub(in super::super) fn with_tokens(self, tokens: Option<u64>) -> Self {
-        Self { tokens, ..self }
     }
 
     /// Returns the items of the calls that arrived from `from` on, and their mean time until now.

@@ -1,14 +1,14 @@
-//! Largest batch after a jump: the size doubles as long as each one is cheaper per item than lone
-//! calls.
+//! Largest batch after a jump: the size doubles as long as each one is cheaper per item than
+//! unbatched calls.
 
 use super::super::math::to_f64;
 
-/// Bounds on the number of lone calls under the new limit from which the base is measured: as many
-/// as the limit, within these.
+/// Bounds on the number of unbatched calls under the new limit from which the base is measured: as
+/// many as the limit, within these.
 const LONE_MIN: f64 = 3.0;
 const LONE_MAX: f64 = 8.0;
-/// Maximum cost of an item in a batch that pays, as a part of the cost of an item in a lone call: a
-/// linear cost is 1, and the noise over three samples is 7 %.
+/// Maximum cost of an item in a batch that pays, as a part of the cost of an item in an unbatched
+/// call: a linear cost is 1, and the noise over three samples is 7 %.
 const PAYS_MAX: f64 = 0.9;
 /// A mean cost outside of these bounds is clear, so that few samples are enough.
 const CONCLUSIVE_COST: (f64, f64) = (0.75, 0.97);
@@ -32,12 +32,12 @@ const BASE_EXECUTIONS: (f64, f64) = (8.0, 64.0);
 pub(super) struct GrowthRamp {
     /// Items; `u32::MAX` once all sizes are allowed.
     cap: u32,
-    /// Latency of lone calls while the base is measured, in nanoseconds.
+    /// Latency of unbatched calls while the base is measured, in nanoseconds.
     lone: SampleMean,
     /// Number of items of these calls.
     lone_items: SampleMean,
-    /// Cost of an item in batches of the newest size, as a part of the cost of an item in a lone
-    /// call.
+    /// Cost of an item in batches of the newest size, as a part of the cost of an item in an
+    /// unbatched call.
     cost: SampleMean,
     /// Executions since the base was measured.
     executions: u32,
@@ -53,7 +53,7 @@ struct SampleMean {
     count: u32,
 }
 
-/// A lone call under the limit. Latencies are in nanoseconds.
+/// An unbatched call under the limit. Latencies are in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UnbatchedBase {
     pub(super) latency: f64,
@@ -67,7 +67,7 @@ pub(super) struct UnbatchedBase {
 pub(super) enum GrowthOutcome {
     /// No conclusion yet.
     Nothing,
-    /// The base is known: latency and items of a lone call.
+    /// The base is known: latency and items of an unbatched call.
     Base { latency: f64, items: f64 },
     /// The next size is allowed.
     Larger,
@@ -77,14 +77,21 @@ pub(super) enum GrowthOutcome {
 
 // === impl GrowthRamp ===
 
-impl GrowthRamp {
-    /// Creates a state in which all sizes are allowed.
-    pub(super) fn uncapped() -> Self {
+impl Default for GrowthRamp {
+    /// All sizes are allowed at the start.
+    fn default() -> Self {
         let none = SampleMean::default();
         Self { cap: u32::MAX, lone: none, lone_items: none, cost: none, executions: 0, renewed: false }
     }
+}
 
-    /// Creates a state in which only lone calls are allowed, until their latency is known.
+impl GrowthRamp {
+    /// Creates a state in which all sizes are allowed.
+    pub(super) fn uncapped() -> Self {
+        Self::default()
+    }
+
+    /// Creates a state in which only unbatched calls are allowed, until their latency is known.
     pub(super) fn lone_only() -> Self {
         Self { cap: 1, ..Self::uncapped() }
     }
@@ -135,8 +142,8 @@ impl GrowthRamp {
         if self.is_uncapped() || calls < 2 || !self.is_newest(items) {
             return GrowthOutcome::Nothing;
         }
-        // If the limit is above the server's own, lone calls have waited, and a batch among them no
-        // longer than they have.
+        // If the limit is above the server's own, unbatched calls have waited, and a batch among
+        // them no longer than they have.
         let service = (latency - (base.latency - base.service)).max(0.0);
         self.cost.add(service / f64::from(items) / (base.service / base.items.max(1.0)).max(1.0));
         let is_first_size = f64::from(items) <= 2.0 * base.items.max(1.0);
@@ -164,8 +171,8 @@ impl GrowthRamp {
         GrowthOutcome::Larger
     }
 
-    /// Records a lone call for the base. Once there are enough of them, batches of two such calls
-    /// are allowed.
+    /// Records an unbatched call for the base. Once there are enough of them, batches of two such
+    /// calls are allowed.
     fn observe_lone(&mut self, items: u32, calls: u32, latency: f64, limit: f64) -> GrowthOutcome {
         if calls != 1 {
             return GrowthOutcome::Nothing;
@@ -182,7 +189,8 @@ impl GrowthRamp {
 }
 
 /// Returns the number of samples that a conclusion requires. `is_first_size`: the batches are of
-/// the first size that is tested; `ratio`: the mean cost of their items, relative to a lone call.
+/// the first size that is tested; `ratio`: the mean cost of their items, relative to an unbatched
+/// call.
 fn samples_needed(is_first_size: bool, ratio: f64) -> u32 {
     let is_clear = ratio < CONCLUSIVE_COST.0 || ratio > CONCLUSIVE_COST.1;
     match (is_first_size, is_clear) {

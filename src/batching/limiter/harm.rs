@@ -40,9 +40,9 @@ impl HarmTest {
         self.open.add(now, sojourn, calls, ANSWERS);
     }
 
-    /// Records that a limit is set. `recent`: the latency of the last lone calls.
+    /// Records that a limit is set. `recent`: the latency of the last unbatched calls.
     pub(super) fn on_limit(&mut self, now: Tick, recent: f64) {
-        self.comparable = self.open.answers() >= ANSWERS && recent <= GROWN * self.open.sojourn();
+        self.comparable = self.open.answers >= ANSWERS && recent <= GROWN * self.open.sojourn;
         (self.limited, self.begun) = (SojournMean::default(), now);
     }
 
@@ -58,11 +58,11 @@ impl HarmTest {
             return false;
         }
         self.limited.add(now, sojourn, calls, ANSWERS);
-        if self.limited.answers() < ANSWERS {
+        if self.limited.answers < ANSWERS {
             return false;
         }
         let limited = std::mem::take(&mut self.limited);
-        limited.sojourn() > WORSE * self.open.sojourn() && limited.gap() * BUSIER >= self.open.gap()
+        limited.sojourn > WORSE * self.open.sojourn && limited.gap * BUSIER >= self.open.gap
     }
 }
 

@@ -1,27 +1,28 @@
-//! Latency of executions under a limit, modelled as a line through lone calls and recent batches.
+//! Latency of executions under a limit, modelled as a line through unbatched calls and recent
+//! batches.
 
 use super::super::math::to_f64;
 use super::super::tick::Tick;
 
 /// Minimum weight of a new batch in the means of recent batches.
 const WEIGHT: f64 = 0.2;
-/// Weight of a lone call in the running mean from which holds are derived.
+/// Weight of an unbatched call in the running mean from which holds are derived.
 const LONE_WEIGHT: f64 = 0.1;
-/// Weight of a lone call in the running mean of the last few.
+/// Weight of an unbatched call in the running mean of the last few.
 const NEAR_WEIGHT: f64 = 0.35;
 /// Bounds of the ratio of measured to expected time, and the number of consecutive ratios outside
 /// of them that shows a change of the server.
 const OFF_ABOVE: f64 = 1.6;
 const OFF_BELOW: f64 = 0.6;
 const OFF_MAX: u32 = 3;
-/// Bounds on the cost of an additional item in a batch, as a part of a lone call, which is derived
-/// from pairs if no lone call was measured.
+/// Bounds on the cost of an additional item in a batch, as a part of an unbatched call, which is
+/// derived from pairs if no unbatched call was measured.
 const ITEM_COST: (f64, f64) = (0.02, 1.0);
 
 /// Latency model. Times are in nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LatencyModel {
-    /// Latency of a lone call below the limit; 0 before one was measured.
+    /// Latency of an unbatched call below the limit; 0 before one was measured.
     pub(super) lone: f64,
     /// Items of that call.
     pub(super) lone_items: f64,
@@ -35,9 +36,9 @@ pub(super) struct LatencyModel {
     pub(super) batches: u32,
     /// Number of consecutive batches with a time outside of the expected bounds.
     off: u32,
-    /// Running mean of the expected service time of lone calls; 0 before it is known.
+    /// Running mean of the expected service time of unbatched calls; 0 before it is known.
     service: f64,
-    /// Running mean of the latency of lone calls while open, queueing included.
+    /// Running mean of the latency of unbatched calls while open, queueing included.
     pub(super) recent_lone: f64,
     /// The same mean over the last few calls, which rises earlier when a queue grows.
     pub(super) near_lone: f64,
@@ -51,19 +52,19 @@ impl LatencyModel {
         self.off = 0;
     }
 
-    /// Sets the latency of a lone call of this many items under a limit.
+    /// Sets the latency of an unbatched call of this many items under a limit.
     pub(super) fn set_lone(&mut self, latency: f64, items: f64, limit: f64) {
         (self.lone, self.lone_items, self.lone_limit) = (latency, items, limit);
     }
 
-    /// Discards the latency of a lone call, because none was measured under the new limit.
+    /// Discards the latency of an unbatched call, because none was measured under the new limit.
     pub(super) fn clear_lone(&mut self) {
         self.set_lone(0.0, 1.0, 0.0);
     }
 
-    /// Reduces the latency of a lone call to a lower limit, because part of it was spent in a queue
-    /// that no longer exists. `previous`: the limit before, which may have been raised without a
-    /// queue since the latency was measured.
+    /// Reduces the latency of an unbatched call to a lower limit, because part of it was spent in a
+    /// queue that no longer exists. `previous`: the limit before, which may have been raised
+    /// without a queue since the latency was measured.
     pub(super) fn lower_lone(&mut self, previous: f64, limit: f64) {
         let from = if self.lone_limit > 0.0 { previous.min(self.lone_limit) } else { previous };
         if limit < from {
@@ -72,8 +73,8 @@ impl LatencyModel {
         }
     }
 
-    /// Records the expected service time of a lone call, if it is known, and returns the running
-    /// mean.
+    /// Records the expected service time of an unbatched call, if it is known, and returns the
+    /// running mean.
     pub(super) fn observe_service(&mut self, expected: u64) -> f64 {
         if expected > 0 {
             let weight = if self.service == 0.0 { 1.0 } else { LONE_WEIGHT };
@@ -82,7 +83,7 @@ impl LatencyModel {
         self.service
     }
 
-    /// Records a lone call that was sent while open.
+    /// Records an unbatched call that was sent while open.
     pub(super) fn observe_lone(&mut self, latency: f64) {
         let weight = if self.recent_lone == 0.0 { 1.0 } else { LONE_WEIGHT };
         self.recent_lone += weight * (latency - self.recent_lone);
@@ -112,7 +113,7 @@ impl LatencyModel {
             let item = (pair_cost - 1.0).clamp(ITEM_COST.0, ITEM_COST.1);
             return self.batch * (1.0 + item * (items - 1.0)) / (1.0 + item * (self.batch_items - 1.0));
         }
-        // The line through a lone call and the mean batch, unless the two are too close for a
+        // The line through an unbatched call and the mean batch, unless the two are too close for a
         // slope.
         let lone_items = self.lone_items.max(1.0);
         if self.batch_items > 1.5 * lone_items {

@@ -1,9 +1,9 @@
 //! Search for a knee below the first limit, after a jump from a curve that has no unloaded cell.
 //!
 //! After a change of a loaded server, calls queue at every load that is measured, so the base
-//! latency and the knee are upper bounds. The limit is then halved, with a few lone calls at each
-//! one, for as long as the server answers at the same rate. Where the rate falls, the latency is
-//! the base, and the knee is the rate before times the base, by Little's law.
+//! latency and the knee are upper bounds. The limit is then halved, with a few unbatched calls at
+//! each one, for as long as the server answers at the same rate. Where the rate falls, the latency
+//! is the base, and the knee is the rate before times the base, by Little's law.
 
 use super::super::math::to_f64;
 use super::super::tick::Tick;
@@ -36,8 +36,9 @@ impl NarrowingSearch {
 // === impl ConcurrencyLimiter ===
 
 impl ConcurrencyLimiter {
-    /// Records the mean latency of lone calls under a limit that may be above the knee. Returns
-    /// `true` if another limit is set, under which lone calls have to be measured first.
+    /// Records the mean latency of unbatched calls under a limit that may be above the knee.
+    /// Returns `true` if another limit is set, under which unbatched calls have to be measured
+    /// first.
     pub(super) fn narrow(&mut self, now: Tick, limit: f64, latency: f64) -> bool {
         let Some(NarrowingSearch { rate: before }) = self.narrowing.take() else { return false };
         let limit = limit.floor().max(1.0);
@@ -66,7 +67,8 @@ impl ConcurrencyLimiter {
         true
     }
 
-    /// Sets a lower limit under which lone calls are measured once the server has drained to it.
+    /// Sets a lower limit under which unbatched calls are measured once the server has drained to
+    /// it.
     fn lower_limit(&mut self, now: Tick, limit: f64, rate: f64) {
         self.set_limit(limit);
         self.growth = GrowthRamp::lone_only();

@@ -64,7 +64,7 @@ impl ConcurrencyLimiter {
         // A pair that was sent beside a queue that no longer exists is no evidence. If batches do
         // not pay, it is one more reason to stay open.
         if !matches!(reason, OpenReason::NoGain { .. }) {
-            self.pairs = PairTest { next: self.answered_mergeable + PAIR_FIRST, ..PairTest::new() };
+            self.pairs = PairTest { next: self.answered_mergeable + PAIR_FIRST, ..PairTest::default() };
         }
     }
 

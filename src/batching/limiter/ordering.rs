@@ -241,8 +241,8 @@ impl ConcurrencyLimiter {
         self.limit().filter(|_| self.ordering.is_none())
     }
 
-    /// Returns the latency of a lone call below the knee, in nanoseconds, under a limit that only
-    /// orders calls.
+    /// Returns the latency of an unbatched call below the knee, in nanoseconds, under a limit that
+    /// only orders calls.
     pub(in super::super) fn ordered_base(&self) -> Option<u64> {
         self.ordering.map(|_| self.base_nanos()).filter(|base| *base > 0)
     }

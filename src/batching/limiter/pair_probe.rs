@@ -17,18 +17,18 @@ pub(super) const OPEN_MIN: u32 = 12;
 pub(super) const PAIR_FIRST: u64 = 200;
 const PAIR_EVERY: u64 = 400;
 const PAIR_AGAIN: u64 = 20;
-/// Maximum hold of a call, as a part of a lone call's latency: for a partner, and by a trial that
-/// lowers an open limit. Twice as much costs twice as much where nothing is found, and finds no
-/// more.
+/// Maximum hold of a call, as a part of an unbatched call's latency: for a partner, and by a trial
+/// that lowers an open limit. Twice as much costs twice as much where nothing is found, and finds
+/// no more.
 pub(super) const HOLD: f64 = 1.0 / 32.0;
-/// Cost of a pair, in lone calls, from which trials and jumps rest for a while: merging would gain
-/// too little.
+/// Cost of a pair, in unbatched calls, from which trials and jumps rest for a while: merging would
+/// gain too little.
 pub(super) const PAIR_COST_MAX: f64 = 1.3;
-/// Cost of a pair, in lone calls, from which it is too expensive without a second sample.
+/// Cost of a pair, in unbatched calls, from which it is too expensive without a second sample.
 const PAIR_COST_CLEAR: f64 = 1.6;
-/// Largest part of the latency of a pair that is attributed to its connection, in lone calls: two
-/// rounds of an event loop, and noise. A connection that waits longer, because idle ones occupy the
-/// threads of the server, would delay every batch, and counts as the cost of the pair.
+/// Largest part of the latency of a pair that is attributed to its connection, in unbatched calls:
+/// two rounds of an event loop, and noise. A connection that waits longer, because idle ones occupy
+/// the threads of the server, would delay every batch, and counts as the cost of the pair.
 const CONTROL_MAX: f64 = 3.0;
 /// Minimum and maximum rest of trials after a pair that gained too little, in nanoseconds.
 const PAIR_REST: (f64, f64) = (10e9, 300e9);
@@ -38,7 +38,7 @@ const PAIR_REST: (f64, f64) = (10e9, 300e9);
 pub(super) struct PairTest {
     /// Number of pairs in `cost`, at most two.
     pub(super) count: u32,
-    /// Cost of a pair ÷ cost of a lone call sent in the same way under the same load.
+    /// Cost of a pair ÷ cost of an unbatched call sent in the same way under the same load.
     pub(super) cost: f64,
     pub(super) control: PairControl,
     /// `true` if the last pairs were cheap enough to look for a limit; `None` before the first
@@ -57,14 +57,14 @@ pub(super) enum PairControl {
     Due,
     /// It is in flight.
     Sent,
-    /// Its latency ÷ that of other lone calls, from 1 to [`CONTROL_MAX`].
+    /// Its latency ÷ that of other unbatched calls, from 1 to [`CONTROL_MAX`].
     Measured(f64),
 }
 
 // === impl PairTest ===
 
-impl PairTest {
-    pub(super) const fn new() -> Self {
+impl Default for PairTest {
+    fn default() -> Self {
         Self { count: 0, cost: 1.0, control: PairControl::Due, cheap: None, next: PAIR_FIRST, hold_until: None }
     }
 }
@@ -103,11 +103,6 @@ impl ConcurrencyLimiter {
         Permit::Forward
     }
 
-    /// Records the dispatch of a control.
-    pub(super) fn on_control(&mut self) {
-        self.pairs.control = PairControl::Sent;
-    }
-
     /// Records the end of a control. Another one is due if it was not answered.
     pub(super) fn observe_control(&mut self, latency: Option<f64>) {
         self.pairs.control = latency.map_or(PairControl::Due, |latency| {
@@ -115,7 +110,7 @@ impl ConcurrencyLimiter {
         });
     }
 
-    /// Returns the recent latency of lone calls, in nanoseconds.
+    /// Returns the recent latency of unbatched calls, in nanoseconds.
     fn lone_latency(&self) -> f64 {
         self.level.recent_lone.max(self.level.near_lone).max(1.0)
     }

@@ -3,6 +3,7 @@
 use super::super::math::to_f64;
 use super::super::tick::Tick;
 use super::execution_record::InFlightExecution;
+use super::latency_line::nanos_between;
 use super::permit::{Permit, PermitRequest};
 use super::{ConcurrencyLimiter, after_nanos, count};
 
@@ -98,8 +99,7 @@ impl ConcurrencyLimiter {
     pub(super) fn try_probe(&mut self, request: &PermitRequest) -> bool {
         let now = request.now;
         let is_small = self.limit.is_some_and(|limit| limit <= PROBE_LIMIT_MAX) && self.is_below_policy_limit();
-        let overlaps = to_f64(now.since(self.last_sent).as_nanos().try_into().unwrap_or(u64::MAX))
-            < PROBE_EARLY * self.level.batch;
+        let overlaps = nanos_between(self.last_sent, now) < PROBE_EARLY * self.level.batch;
         if !is_small
             || !overlaps
             || now < self.schedule.room_from

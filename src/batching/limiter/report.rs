@@ -9,13 +9,14 @@ use crate::tick::Tick;
 const LEARNED_CALLS: u64 = 100;
 
 /// Reason for which calls are forwarded as they arrive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OpenReason {
     /// No queue inside the server has been measured.
+    #[default]
     Learning,
     /// A batch does not pay.
     NoGain {
-        /// Cost of an item in a batch, in thousandths of a lone call.
+        /// Cost of an item in a batch, in thousandths of an unbatched call.
         permille: u64,
     },
     /// More executions at once were answered sooner.
@@ -58,7 +59,7 @@ pub enum FlowMode {
 pub struct LoadPoint {
     /// Mean number of executions in flight, in thousandths.
     pub beside_milli: u64,
-    /// Mean latency of a lone call, in nanoseconds.
+    /// Mean latency of an unbatched call, in nanoseconds.
     pub latency_nanos: u64,
     /// Number of samples in the mean.
     pub samples: u64,
@@ -79,7 +80,7 @@ pub struct FlowReport {
     /// Number in flight beyond which throughput does not grow, in thousandths; 0 before it was
     /// measured.
     pub knee_milli: u64,
-    /// Latency of a lone call below that number, in nanoseconds.
+    /// Latency of an unbatched call below that number, in nanoseconds.
     pub base_nanos: u64,
     /// Mean items of recent batches, in thousandths; 0 before the first one.
     pub batch_milli: u64,
@@ -95,10 +96,10 @@ pub struct FlowReport {
 pub struct FlowSnapshot {
     /// Executions that may be in flight; 0: no limit is in force.
     pub limit: u32,
-    /// Cost of an item in a batch, in thousandths of a lone call, if the limiter is open because a
-    /// batch does not pay; otherwise 0.
+    /// Cost of an item in a batch, in thousandths of an unbatched call, if the limiter is open
+    /// because a batch does not pay; otherwise 0.
     pub no_gain_permille: u64,
-    /// Latency of a lone call below the limit, in nanoseconds; 0 before it was measured.
+    /// Latency of an unbatched call below the limit, in nanoseconds; 0 before it was measured.
     pub base_nanos: u64,
 }
 
@@ -132,7 +133,7 @@ impl ConcurrencyLimiter {
         flow
     }
 
-    /// Returns the latency of a lone call below the limit, in nanoseconds; 0 before it was
+    /// Returns the latency of an unbatched call below the limit, in nanoseconds; 0 before it was
     /// measured.
     pub(in super::super) fn base_nanos(&self) -> u64 {
         round_to_u64(self.knee.map_or(self.level.lone, |knee| knee.base))

@@ -47,7 +47,7 @@ struct GivenUpLimit {
 impl RoomTest {
     /// Returns the test of an opening now. `limit` and `knee` are those before it.
     fn on_opening(self, now: Tick, limit: f64, knee: Knee) -> Self {
-        let is_known = self.limited.answers() >= ANSWERS_FIRST;
+        let is_known = self.limited.answers >= ANSWERS_FIRST;
         let given_up = is_known.then_some(GivenUpLimit { at: now, limit, knee });
         Self { limited: self.limited, open: SojournMean::default(), given_up }
     }
@@ -57,16 +57,16 @@ impl RoomTest {
     fn observe_open(&mut self, now: Tick, first: Tick, sojourn: f64, calls: u32) -> Option<GivenUpLimit> {
         let given_up = self.given_up.filter(|given_up| first >= given_up.at)?;
         self.open.add(now, sojourn, calls, ANSWERS);
-        let worse = match self.open.answers() {
+        let worse = match self.open.answers {
             ..ANSWERS_FIRST => return None,
             ..ANSWERS => WORSE_FIRST,
             _ => WORSE,
         };
-        if self.open.answers() >= ANSWERS {
+        if self.open.answers >= ANSWERS {
             self.given_up = None;
         }
-        let is_longer = self.open.sojourn() > worse.0 * self.limited.sojourn();
-        let is_slower = self.open.gap() > worse.1 * self.limited.gap();
+        let is_longer = self.open.sojourn > worse.0 * self.limited.sojourn;
+        let is_slower = self.open.gap > worse.1 * self.limited.gap;
         (is_longer && is_slower).then_some(given_up)
     }
 }

@@ -7,9 +7,11 @@ use super::latency_line::nanos_between;
 /// Running mean over the last answers, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SojournMean {
-    sojourn: f64,
-    gap: f64,
-    answers: f64,
+    pub(super) sojourn: f64,
+    /// Time between two answers.
+    pub(super) gap: f64,
+    /// Number of answers in the mean.
+    pub(super) answers: f64,
     last: Tick,
 }
 
@@ -27,20 +29,5 @@ impl SojournMean {
             self.gap += weight * (nanos_between(self.last, now) / calls - self.gap);
         }
         self.last = now;
-    }
-
-    /// Returns the mean sojourn time.
-    pub(super) fn sojourn(&self) -> f64 {
-        self.sojourn
-    }
-
-    /// Returns the mean time between two answers.
-    pub(super) fn gap(&self) -> f64 {
-        self.gap
-    }
-
-    /// Returns the number of answers in the mean.
-    pub(super) fn answers(&self) -> f64 {
-        self.answers
     }
 }

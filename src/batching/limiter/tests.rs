@@ -17,7 +17,7 @@ use super::{
 const MS: u64 = 1_000_000;
 
 /// A simulated server that runs this many requests at once, in order of arrival. A batch of n takes
-/// `1 + (n - 1) * per_item` lone calls.
+/// `1 + (n - 1) * per_item` unbatched calls.
 #[derive(Clone, Copy)]
 struct ServerModel {
     workers: u32,

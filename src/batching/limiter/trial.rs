@@ -35,7 +35,7 @@ const HOLD_MAX: f64 = 0.25;
 const STEP: f64 = 0.5;
 
 /// A trial in progress.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LimitTrial {
     /// Limit before; `None`: open.
     pub(super) previous: Option<f64>,
@@ -80,28 +80,15 @@ pub(super) struct TrialResult {
 
 impl LimitTrial {
     pub(super) fn new(
-        now: Tick,
+        began: Tick,
         previous: Option<f64>,
         flights: f64,
         target: f64,
         before: SojournBase,
         need: u64,
     ) -> Self {
-        Self {
-            previous,
-            flights,
-            target,
-            base: before.mean,
-            items_before: before.items_present,
-            began: now,
-            need,
-            target_reached: None,
-            sum: 0.0,
-            sum_here: 0.0,
-            count: 0,
-            calls: 0,
-            binding_items: 0,
-        }
+        let (base, items_before) = (before.mean, before.items_present);
+        Self { previous, flights, target, base, items_before, began, need, ..Self::default() }
     }
 
     /// Returns `true` if the trial raises the limit.
@@ -175,11 +162,16 @@ impl LimitTrial {
 mod tests {
     use super::*;
 
+    /// A trial of a lower limit, with 20 items and sojourn times of 10 ms before.
+    fn lowering() -> LimitTrial {
+        let before = SojournBase { mean: 10e6, items_present: 20.0 };
+        LimitTrial::new(Tick(0), Some(20.0), 20.0, 14.0, before, 24)
+    }
+
     /// Returns `true` if a lower limit is kept under which each call took 8 of 10 ms, with this
     /// many items in the system.
     fn is_accepted(here: u64) -> bool {
-        let before = SojournBase { mean: 10e6, items_present: 20.0 };
-        let mut trial = LimitTrial::new(Tick(0), Some(20.0), 20.0, 14.0, before, 24);
+        let mut trial = lowering();
         let answer = |at: u64| {
             let arrived = Tick(at.saturating_sub(8_000_000));
             ExecutionEnd { items_in_system: here, ..ExecutionEnd::new(true, 1, arrived, arrived, 6, 64) }
@@ -194,10 +186,10 @@ mod tests {
         assert!(is_accepted(20));
         assert!(!is_accepted(16), "four fifths of the calls wait four fifths of the time");
     }
+
     #[test]
     fn one_call_of_many_items_does_not_end_a_trial() {
-        let before = SojournBase { mean: 10e6, items_present: 20.0 };
-        let mut trial = LimitTrial::new(Tick(0), Some(20.0), 20.0, 14.0, before, 24);
+        let mut trial = lowering();
         let slow = |at: u64| {
             let arrived = Tick(at.saturating_sub(10_300_000));
             ExecutionEnd { items: 12, items_in_system: 20, ..ExecutionEnd::new(true, 1, arrived, arrived, 6, 64) }

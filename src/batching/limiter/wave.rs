@@ -124,21 +124,23 @@ impl WaveTest {
     pub(super) fn observe(&mut self, number: usize, latency: f64) -> Option<Knee> {
         let call = number.checked_sub(self.offset).and_then(|index| self.calls.get_mut(index))?;
         call.latency = Some(latency);
-        let (waves, burst_max, ratio) = match self.stage {
-            WaveStage::Over => return None,
-            WaveStage::Start(from) => (self.start_waves(from)?, BURST, RATIO.0),
-            WaveStage::Change(from) => (self.change_waves(from)?, f64::INFINITY, RATIO.1),
+        let (WaveStage::Start(first) | WaveStage::Change(first)) = self.stage else { return None };
+        let Some(from) = first.checked_sub(self.offset) else {
+            self.stage = WaveStage::Over;
+            return None;
+        };
+        let (waves, burst_max, ratio) = if matches!(self.stage, WaveStage::Start(_)) {
+            (self.start_waves(from)?, BURST, RATIO.0)
+        } else {
+            (self.change_waves(from)?, f64::INFINITY, RATIO.1)
         };
         let knee = waves.conclude(burst_max, ratio)?;
         self.stage = WaveStage::Over;
         knee
     }
 
-    fn start_waves(&mut self, from: usize) -> Option<WavePair> {
-        let Some(from) = from.checked_sub(self.offset) else {
-            self.stage = WaveStage::Over;
-            return None;
-        };
+    /// Returns the waves of a test that began with the call at this position.
+    fn start_waves(&self, from: usize) -> Option<WavePair> {
         let calls = || self.calls.iter().skip(from);
         // The first wave ends with the call that reaches the maximum in flight: from then on, a
         // closed-loop client sends a call only after an answer.
@@ -147,11 +149,8 @@ impl WaveTest {
         WavePair::new(calls().take(count), calls().skip(count), f64::from(highest))
     }
 
-    fn change_waves(&mut self, from: usize) -> Option<WavePair> {
-        let Some(from) = from.checked_sub(self.offset) else {
-            self.stage = WaveStage::Over;
-            return None;
-        };
+    /// Returns the waves of a test after a change of the server before the call at this position.
+    fn change_waves(&self, from: usize) -> Option<WavePair> {
         let first = self.calls.iter().take(from).filter(|call| call.pending);
         let sum: f64 = first.clone().map(|call| f64::from(call.in_flight)).sum();
         let mean = sum / to_f64(first.clone().count() as u64);

@@ -159,8 +159,6 @@ fn starting_from_an_earlier_plan_leads_to_nearly_the_same_one() {
     assert!(differ * 20 <= all, "{differ} of {all}");
 }
 
-/// Measures the cost of solving. Run by hand with `--ignored --nocapture`.
-
 #[test]
 fn plans_come_after_twenty_batches_and_then_ever_more_rarely() {
     let mut due = PlanSchedule::new();

@@ -237,14 +237,13 @@ impl ServerModel {
     pub(super) fn predict_time(&mut self, id: CostClassId, items: u32, weight: Weight) -> u64 {
         let Some(class) = self.classes.get(&id) else { return 0 };
         let (Some(cost), fastest) = (class.cost(), class.fastest()) else { return 0 };
-        let time = if cost.weights_matter() { cost.predict_weighted(items, weight) } else { cost.time(items) };
+        let time = cost.predict(items, weight);
         let time = if self.draw.next_bool(LATE_PERMILLE) { cost.tail_time(time) } else { time };
         // Under load the server may be slower than lone calls show.
         let pace = self.load.last_concurrency().clamp(PACE_MIN, 1000);
         (time.saturating_mul(1000) / pace).max(fastest)
     }
 
-    /// Returns the number of executions that may run at once.
     pub(super) fn concurrency_limit(&self) -> usize {
         self.load.concurrency_limit()
     }

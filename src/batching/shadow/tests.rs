@@ -28,11 +28,10 @@ struct RealServer {
 struct ForwardedRun {
     shadow: Shadow,
     would: Vec<ShadowOutcome>,
-    /// Number of calls, and number of predicted calls.
-    counts: (u64, u64),
+    calls: u64,
+    predicted: u64,
     /// Sum of the times that the forwarded calls took.
     passed: u64,
-    calls: u64,
 }
 
 fn forward_calls(
@@ -81,7 +80,7 @@ fn pass_keys(
     }
     shadow.advance(Tick(at + 60_000_000_000));
     would.extend(shadow.take_outcomes());
-    ForwardedRun { shadow, would, counts: (calls, predicted), passed, calls }
+    ForwardedRun { shadow, would, calls, predicted, passed }
 }
 
 /// Returns the mean latency in nanoseconds, the mean items in a batch in thousandths, and the calls
@@ -99,6 +98,37 @@ fn summarize(run: &ForwardedRun) -> (u64, u64, u64) {
         }
     }
     (latency / answered, 1000 * sent / batches, answered)
+}
+
+/// Returns the least latency of the answered calls, in nanoseconds.
+fn least_latency(run: &ForwardedRun) -> u64 {
+    let answered = run.would.iter().filter_map(|would| match would {
+        ShadowOutcome::End { end: ShadowEnd::Answered, latency, .. } => Some(nanos(*latency)),
+        _ => None,
+    });
+    answered.min().unwrap()
+}
+
+/// Returns the median of nine predictions of the time of this many items, in nanoseconds.
+fn median_prediction(shadow: &Shadow, items: u32) -> u64 {
+    let mut server = shadow.server.clone();
+    let mut predict = || server.predict_time(CostClassId(0), items, Weight { sum: items.into(), max: 1 });
+    let mut times = [0; 9].map(|_| predict());
+    times.sort_unstable();
+    times[4]
+}
+
+fn call_of_key(id: u64) -> Call {
+    Call { key: KeyId(1), ..Call::new(CallId(id)) }
+}
+
+/// Forwards this many calls, one every 100 ms, that are answered after `took` milliseconds.
+fn forward_lone_calls(shadow: &mut Shadow, calls: u64, took: u64) {
+    for id in 0..calls {
+        let at = Tick::from_millis(100 * id);
+        shadow.on_arrival(at, at, &call_of_key(id));
+        shadow.on_response(at.after(Duration::from_millis(took)), CallId(id), true);
+    }
 }
 
 #[test]
@@ -134,7 +164,7 @@ fn a_server_that_is_too_slow_for_single_calls_would_be_fed_in_batches() {
     let run = forward_calls(real, 5_500 * US, 4000, |_| 1, 3);
     let (latency, items, answered) = summarize(&run);
     let passed = run.passed / run.calls;
-    assert!(run.counts.1 > 3850 && answered == run.counts.1, "{:?} {answered}", run.counts);
+    assert!(run.predicted > 3850 && answered == run.predicted, "{} {answered}", run.predicted);
     assert!(items > 1100 && latency < passed * 8 / 10, "{items} items, {latency} beside {passed}");
     assert_eq!(run.shadow.knowledge().side_by_side, 1);
 }
@@ -163,11 +193,8 @@ fn batches_of_clients_show_the_cost_of_batches() {
     let known = run.shadow.knowledge();
     assert_eq!(known.classes[0].2, 16);
     for (items, want) in [(1, 4500), (8, 8000), (16, 12_000), (32, 20_000)] {
-        let mut server = run.shadow.server.clone();
-        let mut times: Vec<u64> =
-            (0..9).map(|_| server.predict_time(CostClassId(0), items, Weight { sum: items.into(), max: 1 })).collect();
-        times.sort_unstable();
-        assert!(times[4].abs_diff(want * US) < want * US / 10, "{items} items: {} of {want}", times[4] / US);
+        let time = median_prediction(&run.shadow, items);
+        assert!(time.abs_diff(want * US) < want * US / 10, "{items} items: {} of {want}", time / US);
     }
 }
 
@@ -176,16 +203,11 @@ fn the_number_of_calls_that_run_side_by_side_is_measured() {
     // First rarely enough to find the server idle, then three at a time.
     let mut draw = SplitMix64::new(6);
     let mut shadow = Shadow::new(limits(), 6);
-    let call = |id| Call { key: KeyId(1), ..Call::new(CallId(id)) };
-    for id in 0..20 {
-        let at = Tick::from_millis(100 * id);
-        shadow.on_arrival(at, at, &call(id));
-        shadow.on_response(Tick::from_millis(100 * id + 6), CallId(id), true);
-    }
+    forward_lone_calls(&mut shadow, 20, 6);
     let mut at = 10_000_000_000;
     for round in 0..100_u64 {
         for one in 0..3 {
-            shadow.on_arrival(Tick(at), Tick(at), &call(1000 + 3 * round + one));
+            shadow.on_arrival(Tick(at), Tick(at), &call_of_key(1000 + 3 * round + one));
         }
         for one in 0..3 {
             let end = at + 6_000_000 + draw.next_u64() % 1000;
@@ -199,25 +221,17 @@ fn the_number_of_calls_that_run_side_by_side_is_measured() {
 #[test]
 fn the_predicted_time_follows_a_server_that_is_slower_under_load() {
     let mut shadow = Shadow::new(limits(), 7);
-    let call = |id| Call { key: KeyId(1), ..Call::new(CallId(id)) };
-    let mut at = 0;
-    for id in 0..20 {
-        at += 100_000_000;
-        shadow.on_arrival(Tick(at), Tick(at), &call(id));
-        shadow.on_response(Tick(at + 5_000_000), CallId(id), true);
-    }
+    forward_lone_calls(&mut shadow, 20, 5);
     // From here on the server is never idle, and twice as slow.
-    at += 100_000_000;
-    shadow.on_arrival(Tick(at), Tick(at), &call(20));
+    let mut at = 2_000_000_000;
+    shadow.on_arrival(Tick(at), Tick(at), &call_of_key(20));
     for id in 21..221 {
-        shadow.on_arrival(Tick(at + 1), Tick(at + 1), &call(id));
+        shadow.on_arrival(Tick(at + 1), Tick(at + 1), &call_of_key(id));
         at += 10_000_000;
         shadow.on_response(Tick(at), CallId(id - 1), true);
     }
-    let mut times: Vec<u64> =
-        (0..9).map(|_| shadow.server.predict_time(CostClassId(0), 1, Weight { sum: 1, max: 1 })).collect();
-    times.sort_unstable();
-    assert!(times[4].abs_diff(10_000 * US) < 1000 * US, "{times:?}");
+    let time = median_prediction(&shadow, 1);
+    assert!(time.abs_diff(10_000 * US) < 1000 * US, "{time}");
     assert_eq!(shadow.knowledge().side_by_side, 1);
 }
 
@@ -232,21 +246,12 @@ fn the_same_calls_give_the_same_shadow_outcome() {
 #[test]
 fn a_cancelled_call_leaves_the_shadow_too() {
     let mut shadow = Shadow::new(limits(), 9);
-    let call = |id| Call { key: KeyId(1), ..Call::new(CallId(id)) };
-    for id in 0..10 {
-        let at = Tick::from_millis(100 * id);
-        shadow.on_arrival(at, at, &call(id));
-        shadow.on_response(Tick::from_millis(100 * id + 6), CallId(id), true);
-    }
+    forward_lone_calls(&mut shadow, 10, 6);
     shadow.advance(Tick::from_millis(5000));
     shadow.take_outcomes();
     let at = Tick::from_millis(6000);
-    for id in 10..14 {
-        shadow.on_arrival(at, at, &call(id));
-    }
-    for id in 10..14 {
-        shadow.on_disconnect(at, CallId(id));
-    }
+    (10..14).for_each(|id| _ = shadow.on_arrival(at, at, &call_of_key(id)));
+    (10..14).for_each(|id| shadow.on_disconnect(at, CallId(id)));
     let ends = |would: Vec<ShadowOutcome>| {
         would.into_iter().filter(|one| matches!(one, ShadowOutcome::End { .. })).collect::<Vec<_>>()
     };
@@ -321,11 +326,8 @@ fn batched_keys(
                 latency += nanos(now.since(arrived_at.remove(&member.id).unwrap()));
             }
             let took = now.since(left);
-            core.complete(
-                now,
-                batch,
-                Observation { duration: took, first_byte: Some(took), outcome: BatchOutcome::Ok },
-            );
+            let observed = Observation { duration: took, first_byte: Some(took), outcome: BatchOutcome::Ok };
+            core.complete(now, batch, observed);
         }
         while let Some((at, id, items)) = next.filter(|(at, ..)| Tick(*at) <= now) {
             let weight = Weight { sum: items.into(), max: 1 };
@@ -404,11 +406,7 @@ fn predictions_match_the_core_for_servers_of_each_kind() {
         assert!(answered > 5500, "{name}: {answered} predicted");
         assert!(off(predicted, latency) < 200, "{name}: {predicted} ns predicted, {latency} ns in fact");
         assert!(off(batch, real_batch) < 150, "{name}: {batch} items predicted, {real_batch} in fact, by 1000");
-        let least = run.would.iter().filter_map(|would| match would {
-            ShadowOutcome::End { end: ShadowEnd::Answered, latency, .. } => Some(nanos(*latency)),
-            _ => None,
-        });
-        assert!(least.min().unwrap() >= takes(1), "{name}: less than the fastest lone call");
+        assert!(least_latency(&run) >= takes(1), "{name}: less than the fastest lone call");
     }
 }
 
@@ -458,15 +456,7 @@ fn forward_closed_loop(mut real: RealServer, callers: u64, calls: u64, keys: u64
         would.extend(shadow.take_outcomes());
         sent += 1;
     }
-    ForwardedRun { shadow, would, counts: (calls, predicted), passed, calls }
-}
-
-fn least_latency(run: &ForwardedRun) -> u64 {
-    let answered = run.would.iter().filter_map(|would| match would {
-        ShadowOutcome::End { end: ShadowEnd::Answered, latency, .. } => Some(nanos(*latency)),
-        _ => None,
-    });
-    answered.min().unwrap()
+    ForwardedRun { shadow, would, calls, predicted, passed }
 }
 
 #[test]
@@ -475,9 +465,9 @@ fn callers_that_are_never_idle_are_predicted_to_share_batches() {
         let real = RealServer { places: vec![0; places], takes: |_| 20_000 * US };
         let run = forward_closed_loop(real, callers, 1200, 1);
         let (latency, items, answered) = summarize(&run);
-        assert!(run.counts.1 > 1000, "{places}: {:?} predicted", run.counts);
+        assert!(run.predicted > 1000, "{places}: {} predicted", run.predicted);
         assert!(latency < run.passed / run.calls * 8 / 10, "{places}: {latency} beside {}", run.passed / run.calls);
-        assert!(items > 2000 && answered > run.counts.1, "{places}: {items} items, {answered} answered");
+        assert!(items > 2000 && answered > run.predicted, "{places}: {items} items, {answered} answered");
         assert!(least_latency(&run) >= 20_000 * US, "{places}: less than the fastest lone call");
         assert!(!run.shadow.knowledge().steady_load);
     }

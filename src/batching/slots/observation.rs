@@ -68,7 +68,6 @@ pub(super) struct Observation {
 // === impl SlotFlight ===
 
 impl SlotFlight {
-    /// Returns the instant of dispatch.
     pub(in super::super) const fn sent_at(&self) -> Tick {
         self.sent
     }

@@ -29,7 +29,6 @@ const LOOP_START: f64 = 32.0;
 /// [`Baseline::Aimd`](super::Baseline::Aimd).
 #[derive(Debug)]
 pub(super) struct Aimd {
-    queue: BaselineQueue,
     /// Maximum number of items in a batch.
     cap: f64,
 }
@@ -37,7 +36,6 @@ pub(super) struct Aimd {
 /// [`Baseline::NaiveLoop`](super::Baseline::NaiveLoop).
 #[derive(Debug)]
 pub(super) struct CapByP99 {
-    queue: BaselineQueue,
     /// Maximum number of items in a batch.
     cap: f64,
     /// Latencies of the calls that were answered since the last adjustment.
@@ -49,7 +47,6 @@ pub(super) struct CapByP99 {
 /// [`Baseline::Asbs`](super::Baseline::Asbs).
 #[derive(Debug)]
 pub(super) struct AdaptiveSharedBatch {
-    queue: BaselineQueue,
     /// Maximum number of items in a batch.
     items: u32,
     /// Maximum number of batches in flight.
@@ -72,15 +69,11 @@ pub(super) struct AdaptiveSharedBatch {
 
 impl Default for Aimd {
     fn default() -> Self {
-        Self { queue: BaselineQueue::default(), cap: 1.0 }
+        Self { cap: 1.0 }
     }
 }
 
 impl BaselineRule for Aimd {
-    fn queue(&mut self) -> &mut BaselineQueue {
-        &mut self.queue
-    }
-
     fn on_completion(&mut self, proxy: &mut SimProxy, done: &BatchCompletion) {
         if done.status != ResponseStatus::Ok || proxy.now().since(done.sent) > proxy.slo() {
             self.cap = (self.cap * AIMD_DOWN).max(1.0);
@@ -89,8 +82,8 @@ impl BaselineRule for Aimd {
         }
     }
 
-    fn step(&mut self, proxy: &mut SimProxy) {
-        send_one(&mut self.queue, proxy, saturating_u32(self.cap));
+    fn step(&mut self, queue: &mut BaselineQueue, proxy: &mut SimProxy) {
+        send_one(queue, proxy, saturating_u32(self.cap));
     }
 }
 
@@ -98,20 +91,11 @@ impl BaselineRule for Aimd {
 
 impl Default for CapByP99 {
     fn default() -> Self {
-        Self {
-            queue: BaselineQueue::default(),
-            cap: LOOP_START,
-            latencies: Vec::new(),
-            next: Tick::default().after(LOOP_PERIOD),
-        }
+        Self { cap: LOOP_START, latencies: Vec::new(), next: Tick::default().after(LOOP_PERIOD) }
     }
 }
 
 impl BaselineRule for CapByP99 {
-    fn queue(&mut self) -> &mut BaselineQueue {
-        &mut self.queue
-    }
-
     fn on_completion(&mut self, proxy: &mut SimProxy, done: &BatchCompletion) {
         let now = proxy.now();
         if done.status == ResponseStatus::Ok {
@@ -132,8 +116,8 @@ impl BaselineRule for CapByP99 {
         }
     }
 
-    fn step(&mut self, proxy: &mut SimProxy) {
-        send_one(&mut self.queue, proxy, saturating_u32(self.cap));
+    fn step(&mut self, queue: &mut BaselineQueue, proxy: &mut SimProxy) {
+        send_one(queue, proxy, saturating_u32(self.cap));
     }
 }
 
@@ -151,7 +135,6 @@ fn send_one(queue: &mut BaselineQueue, proxy: &mut SimProxy, items: u32) {
 impl AdaptiveSharedBatch {
     pub(super) fn new(items: u32) -> Self {
         Self {
-            queue: BaselineQueue::default(),
             items,
             limit: ASBS_START,
             batches: 0,
@@ -181,10 +164,6 @@ impl AdaptiveSharedBatch {
 }
 
 impl BaselineRule for AdaptiveSharedBatch {
-    fn queue(&mut self) -> &mut BaselineQueue {
-        &mut self.queue
-    }
-
     fn on_completion(&mut self, proxy: &mut SimProxy, done: &BatchCompletion) {
         let Some(first) = done.members.first() else { return };
         self.batches += 1;
@@ -195,13 +174,13 @@ impl BaselineRule for AdaptiveSharedBatch {
     }
 
     /// Dispatches while the limit has room. A fractional slot is used with that probability.
-    fn step(&mut self, proxy: &mut SimProxy) {
-        while let Some(key) = self.queue.oldest_key() {
-            let room = self.limit - f64::from(self.queue.in_flight);
+    fn step(&mut self, queue: &mut BaselineQueue, proxy: &mut SimProxy) {
+        while let Some(key) = queue.oldest_key() {
+            let room = self.limit - f64::from(queue.in_flight);
             if room <= 0.0 || (room < 1.0 && proxy.rng().next_f64() > room) {
                 return;
             }
-            self.queue.send(proxy, key, self.items);
+            queue.send(proxy, key, self.items);
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::batching::{KeyId, Tick};
 
 use super::super::batch::{BatchCompletion, ResponseStatus};
 use super::super::proxy::SimProxy;
+use super::super::upstream::millis;
 use super::{BaselineQueue, BaselineRule};
 
 /// Interval between two decisions while the queue is held.
@@ -37,7 +38,6 @@ const TRAINING_QUEUE: u32 = 6;
 
 #[derive(Debug)]
 pub(super) struct Cork {
-    queue: BaselineQueue,
     /// Maximum number of items in a batch.
     items_max: u32,
     /// `None` before the first fit.
@@ -85,7 +85,6 @@ enum CorkAction {
 impl Cork {
     pub(super) fn new(items_max: u32) -> Self {
         Self {
-            queue: BaselineQueue::default(),
             items_max,
             fit: None,
             samples: VecDeque::new(),
@@ -99,11 +98,11 @@ impl Cork {
 
     /// Returns the next action for a queue, and the wait of its head in milliseconds as a sample of
     /// the mean wait; 0 during training.
-    fn decide(&self, proxy: &SimProxy, key: KeyId) -> Option<(CorkAction, f64)> {
+    fn decide(&self, queue: &BaselineQueue, proxy: &SimProxy, key: KeyId) -> Option<(CorkAction, f64)> {
         let waited = |id| millis(proxy.now().since(proxy.arrival(id).at));
-        let head = waited(self.queue.head(key)?);
-        let newest = waited(self.queue.newest(key)?);
-        let (queued, slo, is_busy) = (self.queue.items(key), millis(proxy.slo()), self.queue.in_flight > 0);
+        let head = waited(queue.head(key)?);
+        let newest = waited(queue.newest(key)?);
+        let (queued, slo, is_busy) = (queue.items(key), millis(proxy.slo()), queue.in_flight > 0);
         let fit = self.fit.unwrap_or_else(|| LinearFit::guess(slo));
         let items = f64::from(queued);
         if let Some(&size) = TRAINING.get(self.trained) {
@@ -160,10 +159,6 @@ impl Cork {
 }
 
 impl BaselineRule for Cork {
-    fn queue(&mut self) -> &mut BaselineQueue {
-        &mut self.queue
-    }
-
     fn on_completion(&mut self, proxy: &mut SimProxy, done: &BatchCompletion) {
         if done.status != ResponseStatus::Ok {
             return;
@@ -184,16 +179,16 @@ impl BaselineRule for Cork {
         }
     }
 
-    fn step(&mut self, proxy: &mut SimProxy) {
-        while let Some(key) = self.queue.oldest_key() {
-            let Some((step, waited)) = self.decide(proxy, key) else { return };
+    fn step(&mut self, queue: &mut BaselineQueue, proxy: &mut SimProxy) {
+        while let Some(key) = queue.oldest_key() {
+            let Some((step, waited)) = self.decide(queue, proxy, key) else { return };
             match step {
-                CorkAction::Expire => self.queue.expire_head(proxy, key),
+                CorkAction::Expire => queue.expire_head(proxy, key),
                 CorkAction::Hold => return self.schedule_tick(proxy),
                 CorkAction::Send(items) => {
                     self.trained += usize::from(self.trained < TRAINING.len());
                     self.head_waited = waited;
-                    self.queue.send(proxy, key, items);
+                    queue.send(proxy, key, items);
                 }
             }
         }
@@ -215,8 +210,4 @@ impl LinearFit {
         let until = (HOLD_SHARE * slo).min((2.0 * size + 1.0) * self.per_item + self.per_batch);
         size > 1.0 && size * self.per_item + self.per_batch + head <= until
     }
-}
-
-fn millis(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e3
 }

@@ -67,7 +67,6 @@ impl BaselineQueue {
         self.key_queues.get(&key)?.calls.back().copied()
     }
 
-    /// Expires the head of the queue of a key.
     pub(super) fn expire_head(&mut self, proxy: &mut SimProxy, key: KeyId) {
         if let Some(id) = self.pop(proxy, key) {
             proxy.expire(id);

@@ -7,10 +7,6 @@ fn adaptive() -> Limits {
     limits(|l| l.policy = DispatchPolicy::Adaptive { hold_permille: 0 })
 }
 
-fn heavy(id: u64, weight: u64) -> Call {
-    Call { weight: Weight { sum: weight, max: weight }, ..call(id) }
-}
-
 fn ended(outcome: BatchOutcome) -> Observation {
     Observation { outcome, ..ok(MS) }
 }
@@ -35,9 +31,7 @@ fn found(policy: DispatchPolicy) -> Batcher {
 #[test]
 fn ceiling_is_retested_if_no_member_is_late() {
     let mut batcher = found(DispatchPolicy::WorkConserving);
-    for id in 100..120 {
-        batcher.enqueue(ms(500), call(id)).unwrap();
-    }
+    enqueue_calls(&mut batcher, ms(500), 100..120);
     let early = dispatched(&mut batcher, ms(500));
     assert_eq!((early.items, early.cause), (4, DispatchCause::Full), "a second has not gone");
     batcher.complete(ms(1100), early.id, ok(MS));
@@ -69,12 +63,12 @@ fn a_ceiling_is_not_retested_if_a_member_would_be_late() {
 fn a_ceiling_of_one_item_forbids_merging_until_its_retest_of_two() {
     for policy in [DispatchPolicy::WorkConserving, window(8, 20)] {
         let mut batcher = Batcher::new(limits(|l| l.policy = policy), 0);
-        (0..2).for_each(|id| batcher.enqueue(ms(0), call(id)).unwrap());
+        enqueue_calls(&mut batcher, ms(0), 0..2);
         let sent = dispatched(&mut batcher, ms(20));
         batcher.complete(ms(21), sent.id, ended(TOO_LARGE));
         let refused = (1, Some(UnbatchedReason::Refused));
         assert_eq!((batcher.ceiling(CostClassId(0)), batcher.merge_limit(ms(21), &call(9))), (Some(1), refused));
-        (10..14).for_each(|id| batcher.enqueue(ms(30), call(id)).unwrap());
+        enqueue_calls(&mut batcher, ms(30), 10..14);
         let alone = dispatched(&mut batcher, ms(30));
         assert_eq!((ids(&alone), alone.unbatched_reason), (vec![10], refused.1));
         batcher.complete(ms(1100), alone.id, ok(MS));
@@ -89,7 +83,7 @@ fn a_ceiling_of_one_item_forbids_merging_until_its_retest_of_two() {
 #[test]
 fn an_overload_ceiling_of_one_item_does_not_forbid_merging() {
     let mut batcher = Batcher::new(Limits::default(), 0);
-    (0..2).for_each(|id| batcher.enqueue(ms(0), call(id)).unwrap());
+    enqueue_calls(&mut batcher, ms(0), 0..2);
     let sent = dispatched(&mut batcher, ms(0));
     batcher.complete(ms(1), sent.id, ended(BatchOutcome::Overloaded { retry_after: None }));
     assert_eq!(batcher.ceiling(CostClassId(0)), Some(1));
@@ -116,9 +110,7 @@ fn without_replay_a_ceiling_of_one_item_is_retested_by_the_trial() {
 #[test]
 fn no_ceiling_is_retested_during_a_drain() {
     let mut batcher = found(DispatchPolicy::WorkConserving);
-    for id in 100..110 {
-        batcher.enqueue(ms(2000), call(id)).unwrap();
-    }
+    enqueue_calls(&mut batcher, ms(2000), 100..110);
     batcher.drain(ms(2000));
     assert_eq!(dispatched(&mut batcher, ms(2000)).items, 4);
 }
@@ -127,11 +119,11 @@ fn no_ceiling_is_retested_during_a_drain() {
 fn after_out_of_memory_a_batch_holds_half_of_the_padded_weight() {
     for policy in [DispatchPolicy::WorkConserving, DispatchPolicy::Adaptive { hold_permille: 0 }] {
         let mut batcher = serial(Batcher::new(limits(|l| l.policy = policy), 0));
-        (0..2).for_each(|id| batcher.enqueue(ms(0), heavy(id, 100)).unwrap());
+        (0..2).for_each(|id| batcher.enqueue(ms(0), weighing(id, 100)).unwrap());
         let batch = dispatched(&mut batcher, ms(0));
         batcher.complete(ms(1), batch.id, ended(BatchOutcome::OutOfMemory));
         for (id, weight) in [(10, 40), (11, 50), (12, 10)] {
-            batcher.enqueue(ms(2), heavy(id, weight)).unwrap();
+            batcher.enqueue(ms(2), weighing(id, weight)).unwrap();
         }
         let batch = dispatched(&mut batcher, ms(2));
         assert_eq!(ids(&batch), [10, 11], "3 × 50 is more than 100");
@@ -154,7 +146,7 @@ fn of_policy_published_and_learned_the_smallest_weight_wins() {
         if let Some(published) = published {
             batcher.set_published_weight_max(ms(0), CostClassId(0), published);
         }
-        (0..8).for_each(|id| batcher.enqueue(ms(0), heavy(id, 10)).unwrap());
+        (0..8).for_each(|id| batcher.enqueue(ms(0), weighing(id, 10)).unwrap());
         let batch = dispatched(&mut batcher, ms(0));
         assert_eq!((batch.items, batch.cause), (expected, DispatchCause::Weight));
         let reported = batcher.report().ceilings;
@@ -165,12 +157,12 @@ fn of_policy_published_and_learned_the_smallest_weight_wins() {
 
 #[test]
 fn a_batch_that_is_cut_by_weight_has_the_cause_weight() {
-    let adaptive = limits(|l| l.policy = DispatchPolicy::Adaptive { hold_permille: 0 });
+    let adaptive = adaptive();
     let mut batcher = serial(Batcher::new(adaptive.clone(), 0));
     let weight = |id: u64| 1 + id * 7 % 40;
     let (mut now, mut id) = (0, 0);
     while !batcher.report().classes.first().is_some_and(|(_, cost)| cost.weights_matter) {
-        (id..id + 4).for_each(|id| batcher.enqueue(ms(now), heavy(id, weight(id))).unwrap());
+        (id..id + 4).for_each(|id| batcher.enqueue(ms(now), weighing(id, weight(id))).unwrap());
         id += 4;
         while let Some(Decision::Dispatch(batch)) = batcher.poll(ms(now)) {
             // Every item of a batch costs as much as the heaviest one.
@@ -183,7 +175,7 @@ fn a_batch_that_is_cut_by_weight_has_the_cause_weight() {
     }
     let scopes = vec![ScopeLimits { batch_weight_max: Some(30), ..adaptive.scopes[0].clone() }];
     batcher.set_limits(Limits { scopes, ..adaptive });
-    (0..8).for_each(|more| batcher.enqueue(ms(now), heavy(id + more, 10)).unwrap());
+    (0..8).for_each(|more| batcher.enqueue(ms(now), weighing(id + more, 10)).unwrap());
     let batch = dispatched(&mut batcher, ms(now));
     assert_eq!((batch.items, batch.cause), (3, DispatchCause::Weight));
 }
@@ -225,11 +217,10 @@ fn the_drain_waits_for_no_pause() {
 #[test]
 fn an_slo_below_a_lone_calls_time_is_served_late_and_reported() {
     let mut batcher = Batcher::new(adaptive(), 0);
-    let slo = |now, id| Call { deadline: Some(Deadline { at: ms(now + 20), source: DeadlineSource::Slo }), ..call(id) };
     for id in 0..2 {
-        batcher.enqueue(ms(100 * id), slo(100 * id, id)).unwrap();
+        batcher.enqueue(ms(100 * id), until(id, 100 * id + 20)).unwrap();
         let batch = dispatched(&mut batcher, ms(100 * id));
-        batcher.enqueue(ms(100 * id + 1), slo(100 * id + 1, 10 + id)).unwrap();
+        batcher.enqueue(ms(100 * id + 1), until(10 + id, 100 * id + 21)).unwrap();
         batcher.complete(ms(100 * id + 50), batch.id, ok(50 * MS));
         let late = dispatched(&mut batcher, ms(100 * id + 50));
         assert_eq!(ids(&late), [10 + id], "late rather than never");
@@ -265,8 +256,7 @@ fn an_slo_that_a_lone_call_meets_still_ends_calls_however_slow_large_batches_are
     }
     batcher.enqueue(ms(1000), call(50)).unwrap();
     let slow = dispatched(&mut batcher, ms(1000));
-    let deadline = Some(Deadline { at: ms(1020), source: DeadlineSource::Slo });
-    batcher.enqueue(ms(1000), Call { deadline, ..call(51) }).unwrap();
+    batcher.enqueue(ms(1000), until(51, 1020)).unwrap();
     assert!(matches!(batcher.poll(ms(1020)), Some(Decision::Expire { id: CallId(51), .. })));
     batcher.complete(ms(1040), slow.id, ok(40 * MS));
     assert!(batcher.report().infeasible.is_empty());
@@ -287,14 +277,12 @@ fn ceilings_are_kept_beside_the_curve() {
 #[test]
 fn only_calls_that_overlap_no_other_make_an_slo_infeasible() {
     let mut batcher = Batcher::new(Limits { slots: 8, ..adaptive() }, 0);
-    let slo =
-        |now, id| Call { deadline: Some(Deadline { at: ms(now + 100), source: DeadlineSource::Slo }), ..call(id) };
     // A server that shares its processor: two calls at once take 110 ms, a lone call takes 40 ms.
     for round in 0..3 {
         let begun = 1000 * round;
-        batcher.enqueue(ms(begun), slo(begun, 2 * round)).unwrap();
+        batcher.enqueue(ms(begun), until(2 * round, begun + 100)).unwrap();
         let first = dispatched(&mut batcher, ms(begun));
-        batcher.enqueue(ms(begun + 1), slo(begun + 1, 2 * round + 1)).unwrap();
+        batcher.enqueue(ms(begun + 1), until(2 * round + 1, begun + 101)).unwrap();
         let second = dispatched(&mut batcher, ms(begun + 1));
         batcher.complete(ms(begun + 110), first.id, ok(110 * MS));
         batcher.complete(ms(begun + 111), second.id, ok(110 * MS));
@@ -308,7 +296,7 @@ fn only_calls_that_overlap_no_other_make_an_slo_infeasible() {
     let run_unbatched = |batcher: &mut Batcher, from: u64, took: u64| {
         for round in 0..10 {
             let begun = from + 1000 * round;
-            batcher.enqueue(ms(begun), slo(begun, from + round)).unwrap();
+            batcher.enqueue(ms(begun), until(from + round, begun + 100)).unwrap();
             let batch = dispatched(batcher, ms(begun));
             batcher.complete(ms(begun + took), batch.id, ok(Duration::from_millis(took)));
         }

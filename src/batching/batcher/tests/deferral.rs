@@ -11,9 +11,7 @@ fn deferred(policy: DispatchPolicy, slots: u32) -> Batcher {
 #[test]
 fn calls_of_a_deferred_class_leave_one_by_one() {
     let mut batcher = deferred(DispatchPolicy::WorkConserving, 1);
-    for id in 1..4 {
-        batcher.enqueue(ms(0), call(id)).unwrap();
-    }
+    enqueue_calls(&mut batcher, ms(0), 1..4);
     for id in 1..3 {
         let batch = dispatched(&mut batcher, ms(id));
         assert_eq!((ids(&batch), batch.unbatched_reason), (vec![id], None));
@@ -33,9 +31,7 @@ fn calls_of_a_deferred_class_leave_one_by_one() {
 fn a_window_continues_while_merging_is_deferred_and_merges_if_the_deferral_ends_within_it() {
     for ends in [false, true] {
         let mut batcher = deferred(window(64, 20), 1);
-        for id in 1..4 {
-            batcher.enqueue(ms(0), call(id)).unwrap();
-        }
+        enqueue_calls(&mut batcher, ms(0), 1..4);
         assert_eq!((batcher.poll(ms(10)), batcher.next_wakeup()), (None, Some(ms(20))));
         if ends {
             batcher.end_deferral(CostClassId(1));

@@ -16,11 +16,6 @@ fn adaptive(l: &mut Limits) {
     l.policy = DispatchPolicy::Adaptive { hold_permille: 0 };
 }
 
-/// Returns a call with an SLO that ends at `at`, in milliseconds.
-fn until(id: u64, at: u64) -> Call {
-    Call { deadline: Some(Deadline { at: ms(at), source: DeadlineSource::Slo }), ..call(id) }
-}
-
 /// Returns a core with call 1 in flight since 0 ms.
 fn busy(limits: Limits) -> (Batcher, Batch) {
     let mut batcher = serial(Batcher::new(limits, 0));

@@ -3,14 +3,6 @@
 use super::*;
 use crate::CallOrder;
 
-fn weighing(id: u64, weight: u64) -> Call {
-    Call { weight: Weight { sum: weight, max: weight }, ..call(id) }
-}
-
-fn due(call: Call, at: u64) -> Call {
-    Call { deadline: Some(Deadline { at: ms(at), source: DeadlineSource::Slo }), ..call }
-}
-
 /// Policies with one slot, each of which sends what waits once the slot is free.
 fn policies() -> [DispatchPolicy; 4] {
     let delay = Duration::from_millis(0);

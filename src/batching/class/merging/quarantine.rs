@@ -151,7 +151,6 @@ impl KeyQuarantine {
                 self.map.remove(&oldest);
             }
         }
-        let (until, next, refusal) = (None, Duration::ZERO, BatchRefusal::Mismatch);
         let fresh = KeyState {
             class,
             tenant: TenantId(0),
@@ -159,9 +158,9 @@ impl KeyQuarantine {
             last_used: now,
             row: 0,
             whole: 0,
-            until,
-            next,
-            refusal,
+            until: None,
+            next: Duration::ZERO,
+            refusal: BatchRefusal::Mismatch,
         };
         let memory = self.map.entry(key).or_insert(fresh);
         memory.last_used = now;

@@ -120,9 +120,9 @@ fn streamed(ordered: bool) -> usize {
         idle += usize::from(now % (5 * MS) == 0 && now < 48 * 5 * MS);
         while let Some(at) = flights.iter().position(|(_, end, ..)| *end <= now) {
             let (first, _, mark, sent) = flights.swap_remove(at);
+            let first_byte = Some((first - sent) as f64);
             let done = ExecutionEnd::new(true, 1, Tick(sent), Tick(sent), idle as u64, 64);
-            let first_byte = std::time::Duration::from_nanos(first - sent);
-            flow.on_completion(Tick(now), &mark, done.with_first_byte(Some(first_byte)));
+            flow.on_completion(Tick(now), &mark, ExecutionEnd { first_byte, ..done });
             idle += 1;
             answered += usize::from(now > 20_000 * MS);
         }

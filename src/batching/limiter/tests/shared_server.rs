@@ -6,7 +6,7 @@ use super::super::super::math::round_to_u64;
 use super::super::super::rng::SplitMix64;
 use super::super::super::tick::Tick;
 use super::super::{ConcurrencyLimiter, ExecutionEnd, ExecutionStart, FlowMode, OpenReason, Permit, PermitRequest};
-use super::{MS, Request, ServerModel};
+use super::{MS, Request, SERIAL, ServerModel};
 
 /// Closed-loop clients of a cost class.
 struct ClassClients {
@@ -140,12 +140,11 @@ fn measure_rate(model: ServerModel, callers: &[usize], seed: u64) -> (u64, usize
 
 #[test]
 fn two_classes_before_a_serial_server_are_merged() {
-    let model = ServerModel { workers: 1, lone: 20 * MS, per_item: 0.05 };
     let mut all_openings = 0;
     // Two limits of one give these rates, of 50 calls a second without batches.
     for (callers, rate) in [([18, 6], 230), ([6, 18], 230), ([12, 12], 235), ([22, 2], 195), ([9, 3], 137)] {
         for seed in 1..=12 {
-            let (measured, openings) = measure_rate(model, &callers, seed);
+            let (measured, openings) = measure_rate(SERIAL, &callers, seed);
             assert!(measured >= rate * 95 / 100, "{measured} calls a second of {callers:?} with seed {seed}");
             all_openings += openings;
         }
@@ -157,7 +156,7 @@ fn two_classes_before_a_serial_server_are_merged() {
 
 #[test]
 fn two_classes_before_a_server_that_gains_nothing_from_batches_lose_nothing() {
-    let model = ServerModel { workers: 1, lone: 20 * MS, per_item: 1.0 };
+    let model = ServerModel { per_item: 1.0, ..SERIAL };
     for callers in [[12, 12], [18, 6], [6, 18], [22, 2]] {
         for seed in 1..=6 {
             let (measured, _) = measure_rate(model, &callers, seed);

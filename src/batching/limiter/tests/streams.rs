@@ -144,11 +144,10 @@ impl Streams {
             self.running = running;
             let ended: Vec<Stream> = ended;
             for stream in ended {
-                let first_byte = std::time::Duration::from_nanos(stream.first - stream.sent);
+                let first_byte = Some((stream.first - stream.sent) as f64);
                 let arrived = Tick(stream.arrived);
-                let done = ExecutionEnd::new(true, 1, arrived, arrived, self.queued(), 1)
-                    .with_first_byte(Some(first_byte))
-                    .with_tokens(Some(self.tokens));
+                let done = ExecutionEnd::new(true, 1, arrived, arrived, self.queued(), 1);
+                let done = ExecutionEnd { first_byte, tokens: Some(self.tokens), ..done };
                 self.flow.on_completion(Tick(self.now), &stream.mark, done);
                 self.idle += 1;
             }
