@@ -94,17 +94,11 @@ impl Endpoint {
             return Err(MismatchKind::Shape.into());
         }
         let mut out = Vec::with_capacity(located.iter().map(|part| part.doc.len()).sum());
-        let mut from = 0;
-        for (span, edit) in edits {
-            out.extend_from_slice(Span { start: from, end: span.start }.of(first.doc));
-            match edit {
-                JoinEdit::Cut => {}
-                JoinEdit::List(index) => write_list(&located, index, &mut out),
-                JoinEdit::Number(sum) => out.extend_from_slice(sum.as_bytes()),
-            }
-            from = span.end;
-        }
-        out.extend_from_slice(Span { start: from, end: first.doc.len() }.of(first.doc));
+        json::splice(first.doc, Span::whole(first.doc), edits, &mut out, |_, edit, out| match edit {
+            JoinEdit::Cut => {}
+            JoinEdit::List(index) => write_list(&located, index, out),
+            JoinEdit::Number(sum) => out.extend_from_slice(sum.as_bytes()),
+        });
         let headers = join_headers(parts, &reply.headers);
         Ok(Reply { status: reply.status, headers, body: Bytes::from(out), trailers: None })
     }

@@ -197,29 +197,24 @@ impl<'a> SplitPlan<'a> {
         // The exact length, because elements differ in size: a buffer of the mean length would be
         // too small for some members and be reallocated.
         let mut out = Vec::with_capacity(self.results.reply_len(self.doc.len(), member) + ids::EDITS_LEN);
-        let mut from = 0;
-        for (span, edit) in &self.edits {
-            out.extend_from_slice(Span { start: from, end: span.start }.of(self.doc));
-            match edit {
-                ResponseEdit::Cut => {}
-                ResponseEdit::Name => match shape.single_result.as_deref().filter(|_| call.found.scalar) {
-                    Some(name) => out.extend_from_slice(&to_json_string(name)),
-                    None => out.extend_from_slice(span.of(self.doc)),
-                },
-                ResponseEdit::List(list) => self.write_results(*list, member, call, shape, &mut out),
-                ResponseEdit::Rows => {
-                    let rows = self.results.positions.get(member).map_or(0, Vec::len);
-                    out.extend_from_slice(rows.to_string().as_bytes());
-                }
-                ResponseEdit::Id => write_id(self.doc, *span, call, sent, shape, &mut out),
-                ResponseEdit::Counter(index) => {
-                    let part = self.counters.get(*index).and_then(|counter| counter.parts.get(member));
-                    out.extend_from_slice(part.map(String::as_bytes).unwrap_or_default());
-                }
+        let edits = self.edits.iter().copied();
+        json::splice(self.doc, Span::whole(self.doc), edits, &mut out, |span, edit, out| match edit {
+            ResponseEdit::Cut => {}
+            ResponseEdit::Name => match shape.single_result.as_deref().filter(|_| call.found.scalar) {
+                Some(name) => out.extend_from_slice(&to_json_string(name)),
+                None => out.extend_from_slice(span.of(self.doc)),
+            },
+            ResponseEdit::List(list) => self.write_results(list, member, call, shape, out),
+            ResponseEdit::Rows => {
+                let rows = self.results.positions.get(member).map_or(0, Vec::len);
+                out.extend_from_slice(rows.to_string().as_bytes());
             }
-            from = span.end;
-        }
-        out.extend_from_slice(Span { start: from, end: self.doc.len() }.of(self.doc));
+            ResponseEdit::Id => write_id(self.doc, span, call, sent, shape, out),
+            ResponseEdit::Counter(index) => {
+                let part = self.counters.get(index).and_then(|counter| counter.parts.get(member));
+                out.extend_from_slice(part.map(String::as_bytes).unwrap_or_default());
+            }
+        });
         MemberBody { status: None, body: Bytes::from(out) }
     }
 

@@ -337,61 +337,7 @@ fn a_route_may_fail_instead_of_isolating() {
     assert!(endpoint(PATH, RouteProtocol::OpenAi).idempotent);
 }
 
-/// Formats values as a list with the given white space.
-fn list_of(values: &[String], blank: &str, between: &str) -> String {
-    format!("[{blank}{}{blank}]", values.join(between))
-}
-
-fn value() -> impl Strategy<Value = String> {
-    prop_oneof![
-        "-?(0|[1-9][0-9]{0,18})(\\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3})?",
-        r#""([ -!#-\[\]-~]|ä|😀|\\n|\\"|\\\\|\\ud800){0,12}""#,
-        "\\[(0\\.[0-9]{1,9}, ){0,3}NaN\\]",
-        Just("null".to_owned()),
-        Just(r#"{"a" : [1,{"index":5}]}"#.to_owned()),
-    ]
-}
-
 proptest! {
-    /// Joining and splitting yields exactly the bytes that each call would have received alone.
-    #[test]
-    fn split_undoes_join(
-        results in prop::collection::vec(prop::collection::vec(value(), 1..5), 2..6),
-        blank in "[ \n]{0,2}",
-        before in "[ \t]{0,2}",
-        order in any::<u64>(),
-        indexed in any::<bool>(),
-    ) {
-        let between = format!("{before},{blank}");
-        let endpoint = if indexed { endpoint(PATH, RouteProtocol::OpenAi) } else { endpoint("/v1/models/m:predict", RouteProtocol::KServeV1) };
-        let target = if indexed { PATH } else { "/v1/models/m:predict" };
-        let mut next = 0;
-        let calls: Vec<Call> = results.iter().map(|own| {
-            let items: Vec<String> = own.iter().map(|_| { next += 1; format!("\"t{next}\"") }).collect();
-            let name = if indexed { "input" } else { "instances" };
-            read(&endpoint, target, &format!("{{\"{name}\":{}}}", list_of(&items, &blank, ", ")))
-        }).collect();
-        let members: Vec<&Call> = calls.iter().collect();
-        let sent = endpoint.write_batch(&members, None);
-        let items: Value = serde_json::from_slice(&sent.body).unwrap();
-        let expected: Vec<String> = (1..=next).map(|n| format!("t{n}")).collect();
-        let sent_items = if indexed { &items["input"] } else { &items["instances"] };
-        prop_assert_eq!(sent_items, &serde_json::json!(expected));
-
-        let element = |index: usize, value: &String| if indexed { format!("{{\"e\":{value}, \"index\": {index}}}") } else { value.clone() };
-        let envelope = |list: String| if indexed { format!(r#"{{"object":"list","data":{list} ,"model":"m"}}"#) } else { format!(r#"{{"predictions" :{list}}}"#) };
-        let mut all: Vec<String> = results.iter().flatten().enumerate().map(|(index, value)| element(index, value)).collect();
-        if indexed {
-            let turn = usize::try_from(order % u64::try_from(all.len()).unwrap()).unwrap();
-            all.rotate_left(turn);
-        }
-        let replies = split(&endpoint, &members, &envelope(list_of(&all, &blank, &between))).unwrap();
-        for (own, body) in results.iter().zip(bodies(&replies)) {
-            let own: Vec<String> = own.iter().enumerate().map(|(index, value)| element(index, value)).collect();
-            prop_assert_eq!(body, envelope(list_of(&own, &blank, &between)));
-        }
-    }
-
     /// No input of a client or upstream makes the adapters panic. The worst outcome is a call sent
     /// unbatched or a response that is rejected.
     #[test]

@@ -146,27 +146,22 @@ impl TensorSplit {
     fn write_document(&self, member: usize, call: &Call, sent: &SharedRequest) -> Vec<u8> {
         let doc = &self.doc;
         let mut out = Vec::with_capacity(self.reply_len(member) + ids::EDITS_LEN);
-        let mut from = 0;
-        for (span, edit) in &self.edits {
-            out.extend_from_slice(Span { start: from, end: span.start }.of(doc));
-            match edit {
-                OutputEdit::Id => write_id(doc, *span, call, sent, &mut out),
-                OutputEdit::Rows => {
-                    let rows = self.rows.get(member).copied().unwrap_or_default();
-                    out.extend_from_slice(rows.to_string().as_bytes());
-                }
-                OutputEdit::Elements(index) => {
-                    let elements = self.lists.get(*index).and_then(|parts| parts.get(member));
-                    out.extend_from_slice(elements.map(|span| span.of(doc)).unwrap_or_default());
-                }
-                OutputEdit::Size(index) => {
-                    let part = self.binary.get(*index).and_then(|(_, parts)| parts.get(member));
-                    out.extend_from_slice(part.map_or(0, Bytes::len).to_string().as_bytes());
-                }
+        let edits = self.edits.iter().copied();
+        json::splice(doc, Span::whole(doc), edits, &mut out, |span, edit, out| match edit {
+            OutputEdit::Id => write_id(doc, span, call, sent, out),
+            OutputEdit::Rows => {
+                let rows = self.rows.get(member).copied().unwrap_or_default();
+                out.extend_from_slice(rows.to_string().as_bytes());
             }
-            from = span.end;
-        }
-        out.extend_from_slice(Span { start: from, end: doc.len() }.of(doc));
+            OutputEdit::Elements(index) => {
+                let elements = self.lists.get(index).and_then(|parts| parts.get(member));
+                out.extend_from_slice(elements.map(|span| span.of(doc)).unwrap_or_default());
+            }
+            OutputEdit::Size(index) => {
+                let part = self.binary.get(index).and_then(|(_, parts)| parts.get(member));
+                out.extend_from_slice(part.map_or(0, Bytes::len).to_string().as_bytes());
+            }
+        });
         out
     }
 }
