@@ -8,7 +8,7 @@ use crate::pointer::Pointer;
 use crate::shape::{Class, CounterRule, Counters, Measure, ProtocolShape, ResultLayout, UnbatchedIf};
 
 /// Suffix of the path.
-const SUFFIX: &str = "/embed";
+pub(crate) const SUFFIX: &str = "/embed";
 
 const KNOWN: [&str; 10] = [
     "model",
@@ -25,11 +25,6 @@ const KNOWN: [&str; 10] = [
 const ALONE: [(&str, UnbatchedIf); 2] = [("images", UnbatchedIf::Set), ("inputs", UnbatchedIf::Set)];
 /// Types of embeddings.
 const TYPES: [&str; 6] = ["float", "int8", "uint8", "binary", "ubinary", "base64"];
-
-/// Returns `true` for a path of the route.
-pub(crate) fn is_path(path: &str) -> bool {
-    path.ends_with(SUFFIX)
-}
 
 /// Returns the shape of `/v1/embed` and `/v2/embed`.
 pub(crate) fn embed() -> ProtocolShape {

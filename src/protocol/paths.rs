@@ -23,7 +23,7 @@ impl UnmergedPath {
     /// often reached behind a prefix (`/seldon/NAMESPACE/NAME`), so any prefix is accepted.
     pub(crate) fn classify(path: &str) -> Option<Self> {
         if path.contains(v2::grpc::SERVICE) {
-            return (!v2::grpc::is_path(path)).then_some(Self::Management);
+            return (!path.ends_with(v2::grpc::PATH)).then_some(Self::Management);
         }
         if path.contains("/v2/repository/") || path.contains("/v2/models/") {
             return Self::open_inference(path);
@@ -34,7 +34,7 @@ impl UnmergedPath {
     /// Returns the kind of a path of the Open Inference Protocol,
     /// `/v2/models/{model}[/versions/{version}]/{verb}`; `None` for inference and generation.
     fn open_inference(path: &str) -> Option<Self> {
-        let is_inference = v2::is_model_path(path) || GenerationFormat::of_path(path).is_some();
+        let is_inference = v2::model(path).is_some() || GenerationFormat::of_path(path).is_some();
         (!is_inference).then_some(Self::Management)
     }
 }

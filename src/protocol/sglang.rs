@@ -12,7 +12,7 @@ use crate::shape::{
 };
 
 /// Last step of the path.
-const SUFFIX: &str = "/generate";
+pub(crate) const SUFFIX: &str = "/generate";
 
 const KNOWN: [&str; 34] = [
     "rid",
@@ -84,11 +84,6 @@ static ALONE: [(&str, UnbatchedIf); 26] = [
 
 /// Several results for each prompt: a single prompt is then answered with a list.
 const ALONE_BELOW: [&str; 1] = ["/sampling_params/n"];
-
-/// Returns `true` for a path of the route.
-pub(crate) fn is_path(path: &str) -> bool {
-    path.ends_with(SUFFIX)
-}
 
 /// Returns the shape of `/generate`.
 pub(crate) fn generate() -> ProtocolShape {

@@ -11,7 +11,7 @@ use crate::shape::{
 };
 
 /// Last steps of the path.
-const SUFFIX: &str = "/chat/completions";
+pub(crate) const SUFFIX: &str = "/chat/completions";
 /// Further steps of the path of shared calls.
 const LIST_STEPS: &str = "/batch";
 
@@ -71,11 +71,6 @@ const ALONE: [(&str, UnbatchedIf); 12] = [
     ("request_id", UnbatchedIf::Set),
     ("rid", UnbatchedIf::Set),
 ];
-
-/// Returns `true` for a path of chat.
-pub(crate) fn is_path(path: &str) -> bool {
-    path.ends_with(SUFFIX)
-}
 
 /// Returns the shape of `/v1/chat/completions`.
 pub(crate) fn completions() -> ProtocolShape {

@@ -6,6 +6,7 @@
 //!
 //! Streamed responses are split by `split::stream`.
 
+use super::chat;
 use crate::pointer::Pointer;
 use crate::shape::{
     BareValue, Class, Counters, ItemIs, Measure, ProtocolShape, ResultIndex, ResultType, TextGeneration, TokenIds,
@@ -18,9 +19,8 @@ pub(crate) const PATHS: [&str; 2] = [PATH, "/openai/v1/completions"];
 /// The one of them whose calls are merged once the server is known to be no engine. KServe's list of
 /// models names no engine, so that one behind the other path would not be known.
 pub(crate) const PATH: &str = "/v1/completions";
-/// Last steps of the path, and last steps of the path of chat, which has the same ending.
+/// Last step of the path.
 const SUFFIX: &str = "/completions";
-const CHAT_SUFFIX: &str = "/chat/completions";
 
 const KNOWN: [&str; 37] = [
     "model",
@@ -91,9 +91,9 @@ pub(crate) enum CompletionsVariant {
     Tgi,
 }
 
-/// Returns `true` for a path of completions.
+/// Returns `true` for a path of completions. Those of chat have the same ending.
 pub(crate) fn is_path(path: &str) -> bool {
-    path.ends_with(SUFFIX) && !path.ends_with(CHAT_SUFFIX)
+    path.ends_with(SUFFIX) && !path.ends_with(chat::SUFFIX)
 }
 
 /// Returns the fields of calls that are sent alone. Engines draw random numbers for each prompt, so

@@ -6,14 +6,9 @@ use crate::pointer::Pointer;
 use crate::shape::{Class, Counters, Measure, ProtocolShape, ResultIndex, ResultType};
 
 /// Suffix of the path.
-const SUFFIX: &str = "/contextualizedembeddings";
+pub(crate) const SUFFIX: &str = "/contextualizedembeddings";
 
 const KNOWN: [&str; 6] = ["model", "inputs", "input_type", "output_dtype", "output_dimension", "encoding_format"];
-
-/// Returns `true` for a path of the route.
-pub(crate) fn is_path(path: &str) -> bool {
-    path.ends_with(SUFFIX)
-}
 
 /// Returns the shape of `/v1/contextualizedembeddings`.
 pub(crate) fn embeddings() -> ProtocolShape {
