@@ -5,7 +5,7 @@
 //! be divided.
 
 use crate::pointer::Pointer;
-use crate::shape::{Class, CounterRule, Counters, Measure, ProtocolShape, ResultLayout, UnbatchedIf};
+use crate::shape::{Class, CostShare, Counters, Measure, ProtocolShape, ResultLayout, UnbatchedIf};
 
 /// Suffix of the path.
 pub(crate) const SUFFIX: &str = "/embed";
@@ -37,10 +37,7 @@ pub(crate) fn embed() -> ProtocolShape {
             echo: Pointer::from_static("/texts"),
         },
         ids: vec![Pointer::from_static("/id")],
-        counters: Counters::Totals {
-            at: counters.map(Pointer::from_static).to_vec(),
-            share: CounterRule::Proportional,
-        },
+        counters: Counters::Totals { at: counters.map(Pointer::from_static).to_vec(), share: CostShare::Proportional },
         share_by: Measure::Text,
         weight: Measure::Tokens,
         known: &KNOWN,

@@ -22,8 +22,8 @@ use crate::pointer::Pointer;
 
 pub(crate) use canon::{CanonicalOptions, write_canonical};
 #[cfg(test)]
-pub(crate) use check::JsonError;
-pub(crate) use check::{JsonRules, NESTING_MAX, validate};
+pub(crate) use check::{JsonError, NESTING_MAX};
+pub(crate) use check::{JsonRules, validate};
 pub(crate) use class::{Base64Form, scalar_class, write_class, write_keys_class, write_layout};
 pub(crate) use scripts::{ScriptCounts, count_scripts};
 pub(crate) use text::{code_points, escape_latin1, is_case_variant, to_json_string, unescape, unescaped_len};

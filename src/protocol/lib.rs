@@ -50,7 +50,6 @@ mod ollama;
 mod limit_errors;
 mod merge;
 mod openai;
-mod paths;
 mod pointer;
 mod pooling;
 mod parse;

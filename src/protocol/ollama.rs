@@ -4,7 +4,7 @@
 //! one prompt and are left out.
 
 use crate::pointer::Pointer;
-use crate::shape::{BareValue, Class, CounterRule, Counters, Measure, ProtocolShape, ResultType};
+use crate::shape::{BareValue, Class, CostShare, Counters, Measure, ProtocolShape, ResultType};
 
 /// Suffix of the path, and that of the path of the older route, which has the same ending as OpenAI
 /// embeddings.
@@ -21,7 +21,7 @@ pub(crate) fn embed() -> ProtocolShape {
         element: ResultType::Array,
         counters: Counters::Totals {
             at: vec![Pointer::from_static("/prompt_eval_count")],
-            share: CounterRule::Proportional,
+            share: CostShare::Proportional,
         },
         share_by: Measure::Text,
         weight: Measure::Tokens,

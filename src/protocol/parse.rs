@@ -12,7 +12,7 @@ use crate::json::{self, CanonicalOptions, JsonRules, Members, Span, unescape};
 use crate::merge_key::MergeKeyBuilder;
 use crate::pointer::Pointer;
 use crate::route::{Endpoint, MergeRule};
-use crate::shape::{CounterRule, Counters, Measure, Payload, ProtocolShape, ResultLayout, TensorPointers, UnbatchedIf};
+use crate::shape::{CostShare, Counters, Measure, Payload, ProtocolShape, ResultLayout, TensorPointers, UnbatchedIf};
 use crate::stream_options::{StreamOptions, StreamOptionsError};
 use crate::tokens::{CallText, NAME_MAX, TextMeter, TextSize};
 use crate::v2::binary::Framing;
@@ -305,22 +305,13 @@ impl Endpoint {
             .chain(&self.rules.merge_on_fields)
             .collect();
         let mut text = Vec::new();
-        json::write_canonical(
-            doc,
-            root,
-            CanonicalOptions { known: self.shape.known, pointers: &pointers, without: &without },
-            &mut text,
-        )?;
+        let options = CanonicalOptions { known: self.shape.known, pointers: &pointers, without: &without };
+        json::write_canonical(doc, root, options, &mut text)?;
         key.push_field(&text);
         for pointer in &self.rules.merge_on_fields {
             text.clear();
             if let Some(found) = json::find(doc, root, pointer)? {
-                json::write_canonical(
-                    doc,
-                    found.value,
-                    CanonicalOptions { known: &[], pointers: &[], without: &[] },
-                    &mut text,
-                )?;
+                json::write_canonical(doc, found.value, CanonicalOptions::default(), &mut text)?;
             }
             key.push_field(&text);
         }
@@ -341,7 +332,7 @@ impl Endpoint {
         }
         // A total over texts can be divided exactly only if all items are equal, so the item
         // becomes part of the key.
-        if let Counters::Totals { share: CounterRule::Exact, .. } = self.shape.counters
+        if let Counters::Totals { share: CostShare::Exact, .. } = self.shape.counters
             && matches!(self.shape.share_by, Measure::Bytes | Measure::Chars)
         {
             let mut same =

@@ -24,7 +24,7 @@ use http::header::{self, HeaderMap, HeaderValue};
 
 use crate::batching::Tick;
 use crate::call::{Call, MismatchKind, Reply, ResponseMismatch, SharedRequest, is_overload};
-use crate::engines;
+use crate::engines::is_engine;
 use crate::evidence::{AnswerPart, Constancy, ObservedAnswer, UnbatchedEvidence};
 use crate::route::Endpoint;
 use crate::shape::{Counters, Payload};
@@ -284,7 +284,7 @@ impl Endpoint {
 /// Returns `true` if the responding server is llama.cpp: for several inputs, its `usage` counts
 /// only the first.
 pub(crate) fn counts_first_item_only(headers: &HeaderMap) -> bool {
-    headers.get(header::SERVER).is_some_and(engines::is_llama_cpp)
+    headers.get(header::SERVER).is_some_and(|server| server.to_str().is_ok_and(is_engine))
 }
 
 /// Returns `true` if the body has a content coding other than `identity`.

@@ -139,7 +139,7 @@ fn bodies(replies: &[Reply]) -> Vec<&str> {
 
 fn one_spelling(doc: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    write_canonical(doc, root(doc), CanonicalOptions { known: &[], pointers: &[], without: &[] }, &mut out).unwrap();
+    write_canonical(doc, root(doc), CanonicalOptions::default(), &mut out).unwrap();
     out
 }
 

@@ -11,10 +11,10 @@ use super::shares::CounterShares;
 use super::token_ids;
 use crate::call::{Call, MismatchKind, ResponseMismatch, SharedRequest};
 use crate::items::{self, item_weight};
-use crate::json::{self, JsonRules, JsonType, NESTING_MAX, ObjectIndex, Span, kind, to_json_string};
+use crate::json::{self, JsonRules, JsonType, ObjectIndex, Span, kind, to_json_string};
 use crate::merge;
 use crate::pointer::Pointer;
-use crate::shape::{CounterRule, Counters, Measure, ProtocolShape, ResultLayout, TokenIds};
+use crate::shape::{CostShare, Counters, Measure, ProtocolShape, ResultLayout, TokenIds};
 use crate::usage::{self, DividedCounter, ShareWeights};
 use crate::{headers, ids};
 
@@ -65,8 +65,7 @@ impl<'a> SplitPlan<'a> {
         (doc, head): (&'a Bytes, &HeaderMap),
         check_parts: impl FnOnce(&LocatedResults) -> Result<(), ResponseMismatch>,
     ) -> Result<Self, ResponseMismatch> {
-        let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
-        json::validate(doc, rules).map_err(|_| MismatchKind::NotJson)?;
+        json::validate(doc, JsonRules::ANSWER).map_err(|_| MismatchKind::NotJson)?;
         let root = ObjectIndex::new(doc, json::root_of_validated(doc));
         let results = LocatedResults::find(doc, &root, shape, members)?;
         check_parts(&results)?;
@@ -129,13 +128,13 @@ impl<'a> SplitPlan<'a> {
                 }
                 None => Vec::new(),
             },
-            Counters::Totals { at, share: CounterRule::Drop } => {
+            Counters::Totals { at, share: CostShare::Drop } => {
                 let (cuts, _) = items::removal_spans(self.doc, root.object, at).map_err(MismatchKind::from)?;
                 self.edits.extend(cuts.into_iter().map(|cut| (cut, ResponseEdit::Cut)));
                 Vec::new()
             }
             Counters::Totals { at, share } => {
-                exact_only = *share == CounterRule::Exact;
+                exact_only = *share == CostShare::Exact;
                 let mut counters = Vec::new();
                 for pointer in at {
                     if let Some(found) = root.find(pointer).map_err(MismatchKind::from)? {

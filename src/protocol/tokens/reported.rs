@@ -6,10 +6,10 @@ use http::{HeaderValue, StatusCode};
 use super::TokenCalibration;
 use crate::call::Call;
 use crate::headers::COMPUTE_TOKENS;
-use crate::json::{self, JsonRules, Members, NESTING_MAX, Span, unescape};
+use crate::json::{self, JsonRules, Members, Span, unescape};
 use crate::pointer::Pointer;
 use crate::route::Endpoint;
-use crate::shape::{CounterRule, Counters, Measure, Payload};
+use crate::shape::{CostShare, Counters, Measure, Payload};
 use crate::split::{BatchResponse, counts_first_item_only, has_content_coding};
 
 /// Members of `usage` with the tokens of the input, in order of preference. Servers without an output
@@ -50,12 +50,11 @@ impl Endpoint {
         if matches!(self.shape.counters, Counters::None) {
             return None;
         }
-        let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
-        json::validate(body, rules).ok()?;
+        json::validate(body, JsonRules::ANSWER).ok()?;
         let root = json::root(body);
         let find = |pointer: &Pointer| json::find(body, root, pointer).ok().flatten().map(|found| found.value);
         match &self.shape.counters {
-            Counters::None | Counters::Totals { share: CounterRule::Drop, .. } => None,
+            Counters::None | Counters::Totals { share: CostShare::Drop, .. } => None,
             // With generated texts, the total is not that of the input.
             Counters::Usage(pointer) => {
                 let names = if self.shape.generation.is_some() { &INPUT[..2] } else { &INPUT[..] };

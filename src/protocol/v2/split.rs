@@ -11,7 +11,7 @@ use super::binary::{self, Framing};
 use super::tensor::{Datatype, Dimensions, integer, json_rows, members as named_members};
 use crate::call::{Call, MismatchKind, Reply, SharedRequest};
 use crate::ids;
-use crate::json::{self, Elements, JsonRules, JsonType, NESTING_MAX, Span, kind};
+use crate::json::{self, Elements, JsonRules, JsonType, Span, kind};
 
 /// Members of an output.
 const OUTPUT: [&str; 5] = ["name", "shape", "datatype", "parameters", "data"];
@@ -52,8 +52,7 @@ impl TensorSplit {
     pub(crate) fn new(members: &[&Call], body: &Bytes, headers: &HeaderMap) -> Result<Self, MismatchKind> {
         let framing = Framing::read(headers, body.len()).map_err(|_| MismatchKind::Shape)?;
         let doc = framing.document(body);
-        let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
-        json::validate(&doc, rules).map_err(|_| MismatchKind::NotJson)?;
+        json::validate(&doc, JsonRules::ANSWER).map_err(|_| MismatchKind::NotJson)?;
         let root = json::root(&doc);
         if kind(&doc, root.start) != JsonType::Object {
             return Err(MismatchKind::Shape);
