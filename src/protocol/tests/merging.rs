@@ -34,10 +34,6 @@ fn generic(spec: GenericOptions) -> Arc<Endpoint> {
     endpoint_of(RouteRules { generic: Some(spec), ..rules("/e", RouteProtocol::Generic) }, "/e")
 }
 
-fn texts() -> GenericOptions {
-    GenericOptions::new(vec![pointer("/texts")], vec![pointer("/vectors")])
-}
-
 fn merged(endpoint: &Endpoint, bodies: &[&str]) -> String {
     let calls: Vec<Call> = bodies.iter().map(|body| read(endpoint, "/e", body)).collect();
     for call in &calls {

@@ -127,8 +127,7 @@ fn no_adapter_gives_a_client_a_header_with_the_input_of_another() {
         let body = (format.response)(&list_of(&results_of(format, &values), ""));
         for (name, number) in names.into_iter().flat_map(|name| NUMBERS.map(|number| (name, number))) {
             for value in [number.to_string(), format!("about \"t{number}\"")] {
-                let headers = [(HeaderName::from_static(name), HeaderValue::from_str(&value).unwrap())];
-                let headers = HeaderMap::from_iter(headers);
+                let headers = headers_of(&[(name, &value)]);
                 for status in [200].into_iter().chain(OVERLOADS) {
                     assert!(pair.check(status, &headers, &body), "{name}: {status}");
                 }

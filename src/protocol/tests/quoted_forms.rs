@@ -56,12 +56,8 @@ fn split_with_model(item: &str, model: &str) -> Result<(), MismatchKind> {
     let server = Server::new(EMBEDDINGS, RouteProtocol::OpenAi);
     let calls = [item, r#""other""#]
         .map(|item| read(&server.endpoint, EMBEDDINGS, &format!(r#"{{"model":"m","input":[{item}]}}"#)));
-    let members: Vec<&Call> = calls.iter().collect();
-    let sent = server.endpoint.write_batch(&members, None);
-    let body = Bytes::from(format!(r#"{{"model":"{model}","data":[{{"index":0}},{{"index":1}}]}}"#));
-    let answer = BatchResponse { status: StatusCode::OK, headers: &HeaderMap::new(), body: &body };
-    let split = server.endpoint.split_batch(&members, &sent, answer, Some((Tick(0), &server.evidence)));
-    split.map(|_| ()).map_err(|mismatch| mismatch.what)
+    let body = format!(r#"{{"model":"{model}","data":[{{"index":0}},{{"index":1}}]}}"#);
+    server.split(&calls, 200, &[], &body).map(|_| ())
 }
 
 #[test]
@@ -160,21 +156,10 @@ fn a_delay_before_a_retry_is_forwarded_whatever_the_inputs() {
 }
 
 /// Splits a response of this status and these headers to two calls with these instances.
-fn shared_numbers(instances: [&str; 2], status: u16, headers: &[(&'static str, &str)]) -> Vec<Reply> {
-    let endpoint = endpoint(PREDICT, RouteProtocol::KServeV1);
-    let calls = instances.map(|instance| read(&endpoint, PREDICT, &format!(r#"{{"instances":[{instance}]}}"#)));
-    let members: Vec<&Call> = calls.iter().collect();
-    let sent = endpoint.write_batch(&members, None);
-    let mut head = HeaderMap::new();
-    for (name, value) in headers {
-        head.extend(head_with(name, value));
-    }
-    let status = StatusCode::from_u16(status).unwrap();
-    let answer = BatchResponse { status, headers: &head, body: &Bytes::from_static(PREDICTIONS.as_bytes()) };
-    if is_overload(status) {
-        return endpoint.overload_replies(&members, &sent, answer, &UnbatchedEvidence::default());
-    }
-    endpoint.split_batch(&members, &sent, answer, Some((Tick(0), &UnbatchedEvidence::default()))).unwrap()
+fn shared_numbers(instances: [&str; 2], status: u16, headers: &[(&str, &str)]) -> Vec<Reply> {
+    let server = Server::new(PREDICT, RouteProtocol::KServeV1);
+    let calls = instances.map(|instance| read(&server.endpoint, PREDICT, &format!(r#"{{"instances":[{instance}]}}"#)));
+    server.split(&calls, status, headers, PREDICTIONS).unwrap()
 }
 
 #[test]
@@ -246,21 +231,11 @@ fn an_allowed_origin_is_forwarded_if_it_is_that_of_the_callers() {
         for call in &mut calls {
             call.head.headers.insert("origin", HeaderValue::from_static("https://app.example"));
         }
-        let members: Vec<&Call> = calls.iter().collect();
-        let sent = server.endpoint.write_batch(&members, None);
-        let headers = head_with("access-control-allow-origin", given);
-        let body = Bytes::from_static(PREDICTIONS.as_bytes());
-        let answer = BatchResponse { status: StatusCode::OK, headers: &headers, body: &body };
-        let evidence = Some((Tick(0), &server.evidence));
-        names(&server.endpoint.split_batch(&members, &sent, answer, evidence).unwrap())
-            .contains(&"access-control-allow-origin")
+        let replies = server.split(&calls, 200, &[("access-control-allow-origin", given)], PREDICTIONS).unwrap();
+        names(&replies).contains(&"access-control-allow-origin")
     };
     assert!(origins("https://app.example"));
     assert!(!origins("https://private.example"));
-}
-
-fn head_with(name: &'static str, value: &str) -> HeaderMap {
-    HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())])
 }
 
 #[test]

@@ -6,13 +6,7 @@ use super::*;
 
 /// Splits a response to two calls with these bodies.
 fn split_bodies(server: &Server, target: &str, calls: [&str; 2], body: &str) -> Result<(), MismatchKind> {
-    let calls = calls.map(|call| read(&server.endpoint, target, call));
-    let members: Vec<&Call> = calls.iter().collect();
-    let sent = server.endpoint.write_batch(&members, None);
-    let headers = HeaderMap::new();
-    let answer = BatchResponse { status: StatusCode::OK, headers: &headers, body: &Bytes::from(body.to_owned()) };
-    let split = server.endpoint.split_batch(&members, &sent, answer, Some((Tick(0), &server.evidence)));
-    split.map(|_| ()).map_err(|mismatch| mismatch.what)
+    server.split(&calls.map(|call| read(&server.endpoint, target, call)), 200, &[], body).map(|_| ())
 }
 
 const UNDECLARED: Result<(), MismatchKind> = Err(MismatchKind::Undeclared);

@@ -11,12 +11,11 @@ pub(super) struct Server {
     pub(super) endpoint: Arc<Endpoint>,
     target: &'static str,
     pub(super) evidence: UnbatchedEvidence,
-    now: Tick,
 }
 
 impl Server {
     pub(super) fn new(target: &'static str, protocol: RouteProtocol) -> Self {
-        Self { endpoint: endpoint(target, protocol), target, evidence: UnbatchedEvidence::default(), now: Tick(0) }
+        Self { endpoint: endpoint(target, protocol), target, evidence: UnbatchedEvidence::default() }
     }
 
     pub(super) fn generic(fields: &[&str]) -> Self {
@@ -30,12 +29,12 @@ impl Server {
 
     fn generic_with(fields: &[&str], idempotent: Option<bool>) -> Self {
         let rules = RouteRules {
-            generic: Some(GenericOptions::new(vec![pointer("/texts")], vec![pointer("/vectors")])),
+            generic: Some(texts()),
             idempotent,
             respond_with_fields: fields.iter().map(|field| pointer(field)).collect(),
             ..rules("/e", RouteProtocol::Generic)
         };
-        Self { endpoint: endpoint_of(rules, "/e"), target: "/e", evidence: UnbatchedEvidence::default(), now: Tick(0) }
+        Self { endpoint: endpoint_of(rules, "/e"), target: "/e", evidence: UnbatchedEvidence::default() }
     }
 
     pub(super) fn call(&self, text: &str) -> Call {
@@ -56,23 +55,33 @@ impl Server {
         headers: &[(&str, &str)],
         body: &str,
     ) -> Result<Vec<Reply>, MismatchKind> {
-        let calls = texts.map(|text| self.call(text));
+        self.split(&texts.map(|text| self.call(text)), status, headers, body)
+    }
+
+    /// Splits a response to these calls.
+    pub(super) fn split(
+        &self,
+        calls: &[Call],
+        status: u16,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Result<Vec<Reply>, MismatchKind> {
         let members: Vec<&Call> = calls.iter().collect();
         let sent = self.endpoint.write_batch(&members, None);
         let status = StatusCode::from_u16(status).unwrap();
-        let (headers, body) = (head(headers), Bytes::from(body.to_owned()));
+        let (headers, body) = (headers_of(headers), Bytes::from(body.to_owned()));
         let answer = BatchResponse { status, headers: &headers, body: &body };
         if is_overload(status) {
             return Ok(self.endpoint.overload_replies(&members, &sent, answer, &self.evidence));
         }
-        let split = self.endpoint.split_batch(&members, &sent, answer, Some((self.now, &self.evidence)));
+        let split = self.endpoint.split_batch(&members, &sent, answer, Some((Tick(0), &self.evidence)));
         split.map_err(|mismatch| mismatch.what)
     }
 
     /// Records the response to an unbatched call with this text.
     pub(super) fn lone(&self, text: &str, status: u16, headers: &[(&str, &str)], body: &str) {
         let (status, headers, body) =
-            (StatusCode::from_u16(status).unwrap(), head(headers), Bytes::from(body.to_owned()));
+            (StatusCode::from_u16(status).unwrap(), headers_of(headers), Bytes::from(body.to_owned()));
         let answer = BatchResponse { status, headers: &headers, body: &body };
         self.endpoint.observe_lone(&self.call(text), answer, &self.evidence);
     }
@@ -80,13 +89,6 @@ impl Server {
     pub(super) fn is_apart(&self, now: Tick) -> bool {
         self.evidence.is_unbatched(now, &self.call("a"))
     }
-}
-
-fn head(headers: &[(&str, &str)]) -> HeaderMap {
-    let pair = |(name, value): &(&str, &str)| {
-        (HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap())
-    };
-    headers.iter().map(pair).collect()
 }
 
 #[test]

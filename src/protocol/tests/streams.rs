@@ -30,9 +30,7 @@ struct TestSplit {
 }
 
 fn event_stream() -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    headers.insert("content-type", HeaderValue::from_static("text/event-stream; charset=utf-8"));
-    headers
+    headers_of(&[("content-type", "text/event-stream; charset=utf-8")])
 }
 
 /// Returns the text with the ids of its chunks replaced, after checking that they are the same.

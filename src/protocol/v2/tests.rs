@@ -7,14 +7,14 @@ pub(super) mod round_trip;
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, StatusCode};
 
 use super::binary::HEADER_LENGTH;
 use crate::batching::Tick;
-use crate::tests::{endpoint, read, routes_of};
+use crate::tests::{endpoint, headers_of, key, read, routes_of, secret};
 use crate::{
-    BatchResponse, Call, DigestKey, Endpoint, LimitsSource, MergeEligibility, MismatchKind, PublishedLimits, Reply,
-    RouteProtocol, UnbatchedEvidence, UnmergeableReason,
+    BatchResponse, Call, Endpoint, LimitsSource, MismatchKind, PublishedLimits, Reply, RouteProtocol,
+    UnbatchedEvidence, UnmergeableReason,
 };
 
 pub(super) const PATH: &str = "/v2/models/m/infer";
@@ -31,14 +31,7 @@ pub(super) fn read_binary(endpoint: &Endpoint, length: usize, body: Vec<u8>) -> 
         .header("host", "h")
         .header("content-type", "application/octet-stream")
         .header(HEADER_LENGTH, length);
-    endpoint.parse_call(&head.body(()).unwrap().into_parts().0, Bytes::from(body), &DigestKey::from_bytes([3; 32]))
-}
-
-fn key(call: &Call) -> Option<&[u8]> {
-    match &call.merge {
-        MergeEligibility::With(key) => Some(key),
-        MergeEligibility::Alone(_) => None,
-    }
+    endpoint.parse_call(&head.body(()).unwrap().into_parts().0, Bytes::from(body), &secret())
 }
 
 fn fp32(shape: &str, data: &str) -> String {
@@ -47,7 +40,7 @@ fn fp32(shape: &str, data: &str) -> String {
 
 fn split(
     bodies: &[&str],
-    headers: &[(HeaderName, &'static str)],
+    headers: &[(&str, &str)],
     answer: impl Fn(&str) -> Vec<u8>,
     evidence: &UnbatchedEvidence,
 ) -> Result<Vec<Reply>, MismatchKind> {
@@ -57,8 +50,7 @@ fn split(
     assert!(calls.iter().all(|call| key(call).is_some() && key(call) == key(&calls[0])), "{calls:?}");
     let sent = endpoint.write_batch(&members, None);
     let body = Bytes::from(answer(&sent.request_id));
-    let value = |(name, text): &(HeaderName, &'static str)| (name.clone(), HeaderValue::from_static(text));
-    let headers: HeaderMap = headers.iter().map(value).collect();
+    let headers = headers_of(headers);
     let answer = BatchResponse { status: StatusCode::OK, headers: &headers, body: &body };
     endpoint.split_batch(&members, &sent, answer, Some((Tick(0), evidence))).map_err(|mismatch| mismatch.what)
 }
@@ -116,8 +108,7 @@ fn only_a_document_with_its_length_may_precede_binary_data() {
     let framed = read_binary(&endpoint, json.len(), json.clone().into_bytes());
     assert!(key(&framed).is_some() && key(&framed) != key(&read(&endpoint, PATH, &json)));
     let embeddings = endpoint_for_embeddings();
-    let head =
-        embeddings.parse_call(&head_of_binary(doc.len()), Bytes::from(body(b"ab")), &DigestKey::from_bytes([3; 32]));
+    let head = embeddings.parse_call(&head_of_binary(doc.len()), Bytes::from(body(b"ab")), &secret());
     assert_eq!(head.unbatched_reason(), Some(UnmergeableReason::Encoding));
 }
 
@@ -128,7 +119,7 @@ fn read_untyped(length: Option<usize>, body: &[u8]) -> Call {
         head = head.header(HEADER_LENGTH, length);
     }
     let body = Bytes::copy_from_slice(body);
-    v2().parse_call(&head.body(()).unwrap().into_parts().0, body, &DigestKey::from_bytes([3; 32]))
+    v2().parse_call(&head.body(()).unwrap().into_parts().0, body, &secret())
 }
 
 #[test]
@@ -147,7 +138,7 @@ fn calls_without_a_content_type_share_batches_that_have_none() {
         assert_eq!(sent.headers.contains_key(HEADER_LENGTH), calls[0].body.ends_with(b"aa"));
     }
     let untyped = http::Request::post("/v1/embeddings").body(()).unwrap().into_parts().0;
-    let call = endpoint_for_embeddings().parse_call(&untyped, Bytes::from("{}"), &DigestKey::from_bytes([3; 32]));
+    let call = endpoint_for_embeddings().parse_call(&untyped, Bytes::from("{}"), &secret());
     assert_eq!(call.unbatched_reason(), Some(UnmergeableReason::Encoding));
 }
 
@@ -283,8 +274,8 @@ fn an_empty_id_is_none() {
 fn a_response_with_binary_outputs_is_cut_after_its_document() {
     let calls = [fp32("[1,1]", "[1]"), fp32("[2,1]", "[2,3]")];
     let doc = r#"{"model_name":"m","outputs":[{"name":"o","datatype":"INT16","shape":[3,1],"parameters":{"binary_data_size":6}},{"name":"s","datatype":"BYTES","shape":[3],"data":["a","b","c"]}]} "#;
-    let length: &'static str = doc.len().to_string().leak();
-    let headers = [(HEADER_LENGTH, length), (http::header::CONTENT_TYPE, "application/octet-stream")];
+    let length = doc.len().to_string();
+    let headers = [("inference-header-content-length", length.as_str()), ("content-type", "application/octet-stream")];
     let answer = |tail: &'static [u8]| move |_: &str| [doc.as_bytes(), tail].concat();
     let evidence = UnbatchedEvidence::default();
     let replies = split(&[&calls[0], &calls[1]], &headers, answer(b"aabbcc"), &evidence).unwrap();
