@@ -22,7 +22,7 @@ const KNOWN: [&str; 10] = [
     "max_tokens",
     "priority",
 ];
-const ALONE: [(&str, UnbatchedIf); 2] = [("images", UnbatchedIf::Set), ("inputs", UnbatchedIf::Set)];
+const UNBATCHED: [(&str, UnbatchedIf); 2] = [("images", UnbatchedIf::Set), ("inputs", UnbatchedIf::Set)];
 /// Types of embeddings.
 const TYPES: [&str; 6] = ["float", "int8", "uint8", "binary", "ubinary", "base64"];
 
@@ -41,7 +41,7 @@ pub(crate) fn embed() -> ProtocolShape {
         share_by: Measure::Text,
         weight: Measure::Tokens,
         known: &KNOWN,
-        unbatched_fields: &ALONE,
+        unbatched_fields: &UNBATCHED,
         model: Some(Pointer::from_static("/model")),
         envelope: &[
             "response_type",

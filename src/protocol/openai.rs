@@ -44,7 +44,7 @@ const KNOWN: [&str; 22] = [
     "keep_alive",
 ];
 
-const ALONE: [(&str, UnbatchedIf); 5] = [
+const UNBATCHED: [(&str, UnbatchedIf); 5] = [
     // The texts of one call are one document. Merging would mix documents, and therefore tenants,
     // in one context window.
     ("late_chunking", UnbatchedIf::NotFalse),
@@ -72,7 +72,7 @@ pub(crate) fn embeddings(vllm: bool) -> ProtocolShape {
         share_by: Measure::Text,
         weight: Measure::Tokens,
         known: &KNOWN,
-        unbatched_fields: &ALONE,
+        unbatched_fields: &UNBATCHED,
         model: Some(Pointer::from_static("/model")),
         envelope: &["object", "model", "created"],
         ..ProtocolShape::plain("/input", "/data")

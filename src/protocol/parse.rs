@@ -56,7 +56,7 @@ impl Endpoint {
         head::check(head, &self.common, &self.shape)
     }
 
-    /// Parses a call. A call that cannot be merged is marked as [`MergeEligibility::Alone`] with a
+    /// Parses a call. A call that cannot be merged is marked as [`MergeEligibility::Unbatched`] with a
     /// reason; no call is rejected because of its content.
     #[must_use]
     pub fn parse_call(&self, head: &Parts, body: Bytes, secret: &DigestKey) -> Call {
@@ -67,7 +67,7 @@ impl Endpoint {
         class.push_field(self.rules.path.as_parts().concat().as_bytes());
         class.push_field(head.uri.path().as_bytes());
         let mut call = Call {
-            merge: MergeEligibility::Alone(UnmergeableReason::ItemForm),
+            merge: MergeEligibility::Unbatched(UnmergeableReason::ItemForm),
             items: 1,
             weight: Weight { sum: 1, max: 1 },
             bytes: body.len(),
@@ -102,7 +102,7 @@ impl Endpoint {
             call.streaming |= found.streaming;
             let is_off = self.rules.merge == MergeRule::Never;
             let reason = if is_off { UnmergeableReason::MergeNever } else { UnmergeableReason::Generation };
-            call.merge = MergeEligibility::Alone(reason);
+            call.merge = MergeEligibility::Unbatched(reason);
             call.cost_class = class.into_bytes();
             return call;
         }
@@ -126,7 +126,7 @@ impl Endpoint {
                 call.found = found.items;
                 call.merge = match self.rules.merge {
                     MergeRule::Auto | MergeRule::Always => MergeEligibility::With(found.key.into_bytes()),
-                    MergeRule::Never => MergeEligibility::Alone(UnmergeableReason::MergeNever),
+                    MergeRule::Never => MergeEligibility::Unbatched(UnmergeableReason::MergeNever),
                 };
             }
             Err(unbatched) => {
@@ -134,7 +134,7 @@ impl Endpoint {
                 call.items = count;
                 call.weight = Weight { sum: u64::from(count), max: 1 };
                 call.streaming |= unbatched.reason == UnmergeableReason::Streaming;
-                call.merge = MergeEligibility::Alone(unbatched.reason);
+                call.merge = MergeEligibility::Unbatched(unbatched.reason);
             }
         }
         call.cost_class = class.into_bytes();

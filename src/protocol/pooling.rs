@@ -73,7 +73,7 @@ const SGLANG_RERANK: [&str; 8] =
 const ITEM_SCORES: [&str; 8] =
     ["model", "query", "items", "label_token_ids", "apply_softmax", "item_first", "request_id", "rid"];
 
-const ALONE: [(&str, UnbatchedIf); 7] = [
+const UNBATCHED: [(&str, UnbatchedIf); 7] = [
     // The messages are a single conversation, and the data is the input of a plugin.
     ("messages", UnbatchedIf::Present),
     ("data", UnbatchedIf::Present),
@@ -127,7 +127,7 @@ impl PoolingRoute {
             counters: Counters::Usage(Pointer::from_static("/usage")),
             share_by: Measure::Text,
             weight: Measure::Tokens,
-            unbatched_fields: &ALONE,
+            unbatched_fields: &UNBATCHED,
             model: Some(Pointer::from_static("/model")),
             envelope: &["object", "model", "created"],
             ..shape
@@ -180,7 +180,7 @@ fn sglang_rerank() -> ProtocolShape {
         share_by: Measure::Text,
         weight: Measure::Tokens,
         known: &SGLANG_RERANK,
-        unbatched_fields: &ALONE,
+        unbatched_fields: &UNBATCHED,
         model: Some(Pointer::from_static("/model")),
         ..rerank()
     }

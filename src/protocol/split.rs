@@ -156,7 +156,7 @@ impl Endpoint {
 
     /// Records the parts of an unbatched response that may be constants of its merge key, as
     /// evidence for later batches.
-    pub fn observe_lone(&self, call: &Call, answer: BatchResponse<'_>, evidence: &UnbatchedEvidence) {
+    pub fn observe_unbatched(&self, call: &Call, answer: BatchResponse<'_>, evidence: &UnbatchedEvidence) {
         self.observe_document(call, answer, None, evidence);
     }
 
@@ -181,12 +181,12 @@ impl Endpoint {
 
     /// Returns the members of a batch response outside the results that neither the protocol nor
     /// the policy declares: their paths, and `true` for those that have the same bytes in the
-    /// unbatched response `lone`.
+    /// response `unbatched`.
     #[must_use]
-    pub fn undeclared_members(&self, members: &[&Call], body: &Bytes, lone: &Bytes) -> Vec<(String, bool)> {
-        let known = self.undeclared_in_unbatched(lone, None);
+    pub fn undeclared_members(&self, members: &[&Call], body: &Bytes, unbatched: &Bytes) -> Vec<(String, bool)> {
+        let known = self.undeclared_in_unbatched(unbatched, None);
         let is_same = |part: &UndeclaredPart| {
-            known.iter().any(|own| own.path == part.path && own.value.of(lone) == part.value.of(body))
+            known.iter().any(|own| own.path == part.path && own.value.of(unbatched) == part.value.of(body))
         };
         let parts = self.undeclared_in_batch(body, members, None);
         parts.iter().map(|part| (String::from_utf8_lossy(&part.path).into_owned(), is_same(part))).collect()

@@ -97,7 +97,7 @@ pub(crate) fn endpoint(path: &str, protocol: RouteProtocol) -> Arc<Endpoint> {
 pub(crate) fn key(call: &Call) -> Option<&[u8]> {
     match &call.merge {
         MergeEligibility::With(key) => Some(key),
-        MergeEligibility::Alone(_) => None,
+        MergeEligibility::Unbatched(_) => None,
     }
 }
 

@@ -19,7 +19,7 @@ fn headers_fall_into_the_classes_of_the_reference() {
         assert_eq!(class_of(name), HeaderClass::Ignored, "{name}");
     }
     for name in ["idempotency-key", "if-match", "range", "upgrade", "ce-id", "content-encoding", "content-md5"] {
-        assert_eq!(class_of(name), HeaderClass::Alone, "{name}");
+        assert_eq!(class_of(name), HeaderClass::Unbatched, "{name}");
     }
     assert_eq!(class_of("te"), HeaderClass::HopByHop);
 }

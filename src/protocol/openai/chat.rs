@@ -54,7 +54,7 @@ const KNOWN: [&str; 36] = [
     "kv_transfer_params",
 ];
 
-const ALONE: [(&str, UnbatchedIf); 12] = [
+const UNBATCHED: [(&str, UnbatchedIf); 12] = [
     ("n", UnbatchedIf::UnlessOne),
     ("best_of", UnbatchedIf::UnlessOne),
     ("tools", UnbatchedIf::Set),
@@ -93,7 +93,7 @@ pub(crate) fn completions() -> ProtocolShape {
         share_by: Measure::Bytes,
         weight: Measure::Tokens,
         known: &KNOWN,
-        unbatched_fields: &ALONE,
+        unbatched_fields: &UNBATCHED,
         model: Some(Pointer::from_static("/model")),
         envelope: &[
             "object",

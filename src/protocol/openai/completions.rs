@@ -62,7 +62,7 @@ const KNOWN: [&str; 37] = [
     "ignore_eos",
 ];
 
-static ALONE: [(&str, UnbatchedIf); 10] = [
+static UNBATCHED: [(&str, UnbatchedIf); 10] = [
     // The first, see `unbatched_fields`: the server draws random numbers for a batch as a whole.
     ("seed", UnbatchedIf::Set),
     // The prompt is a tensor.
@@ -96,13 +96,13 @@ pub(crate) fn is_path(path: &str) -> bool {
     path.ends_with(SUFFIX) && !path.ends_with(chat::SUFFIX)
 }
 
-/// Returns the fields of calls that are sent alone. Engines draw random numbers for each prompt, so
+/// Returns the fields of calls that are sent unbatched. Engines draw random numbers for each prompt, so
 /// that those of a call with a seed do not depend on its neighbours.
 fn unbatched_fields(variant: CompletionsVariant) -> &'static [(&'static str, UnbatchedIf)] {
     match variant {
-        CompletionsVariant::OpenAi => &ALONE,
+        CompletionsVariant::OpenAi => &UNBATCHED,
         CompletionsVariant::Vllm | CompletionsVariant::SgLang | CompletionsVariant::Tgi => {
-            ALONE.split_first().map_or(&[], |(_, rest)| rest)
+            UNBATCHED.split_first().map_or(&[], |(_, rest)| rest)
         }
     }
 }

@@ -27,7 +27,7 @@ fn a_header_that_is_named_after_an_input_is_given_to_no_caller() {
     let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     let headers = [("x-ratelimit-tier", "1")];
     for input in ["a", "b"] {
-        server.lone(input, 200, &headers, r#"{"predictions":[1]}"#);
+        server.observe(input, 200, &headers, r#"{"predictions":[1]}"#);
     }
     assert!(names(&server.shared(["a", "b"], 200, &headers, PREDICTIONS).unwrap()).contains(&"x-ratelimit-tier"));
 }
@@ -193,10 +193,10 @@ fn a_flag_is_a_constant_only_after_many_unbatched_responses() {
     let is_split = |server: &Server| server.shared(["a", "b"], 200, &[], &body("true", "1,2")).is_ok();
     assert!(!is_split(&server), "the members of unbatched responses are observed from now on");
     for number in 0..63 {
-        server.lone(&format!("call {number}"), 200, &[], &body("true", "1"));
+        server.observe(&format!("call {number}"), 200, &[], &body("true", "1"));
     }
     assert!(!is_split(&server));
-    server.lone("call 63", 200, &[], &body("true", "1"));
+    server.observe("call 63", 200, &[], &body("true", "1"));
     assert!(is_split(&server));
 }
 
@@ -218,7 +218,7 @@ fn a_flag_in_an_object_is_a_constant_only_after_many_unbatched_responses() {
     let is_split = |server: &Server| server.shared(["a", "b"], 200, &[], &body("1,2")).is_ok();
     assert!(!is_split(&server));
     for number in 0..64 {
-        server.lone(&format!("call {number}"), 200, &[], &body("1"));
+        server.observe(&format!("call {number}"), 200, &[], &body("1"));
         assert_eq!(is_split(&server), number == 63, "{number}");
     }
 }
@@ -242,27 +242,27 @@ fn an_allowed_origin_is_forwarded_if_it_is_that_of_the_callers() {
 fn a_call_that_may_not_be_retried_is_merged_only_once_its_members_are_known() {
     let server = Server::generic_once();
     let body = |text: &str| format!(r#"{{"vectors":[{text}],"version":"2026.11.1"}}"#);
-    assert!(!server.is_apart(Tick(0)), "nothing is known of the route");
-    server.lone("a", 200, &[], &body("1"));
-    assert!(server.is_apart(Tick(0)), "a single input shows nothing");
-    server.lone("b", 200, &[], &body("2"));
-    assert!(!server.is_apart(Tick(0)));
+    assert!(!server.is_unbatched(Tick(0)), "nothing is known of the route");
+    server.observe("a", 200, &[], &body("1"));
+    assert!(server.is_unbatched(Tick(0)), "a single input shows nothing");
+    server.observe("b", 200, &[], &body("2"));
+    assert!(!server.is_unbatched(Tick(0)));
     assert!(server.shared(["a", "b"], 200, &[], r#"{"vectors":[1,2],"version":"2026.11.1"}"#).is_ok());
     // Another key of the route needs evidence of its own.
     let other = read(&server.endpoint, "/e", r#"{"texts":["a"],"user":"u"}"#);
     assert!(server.evidence.is_unbatched(Tick(0), &other));
     // A member that varies is never known.
-    server.lone("c", 200, &[], r#"{"vectors":[1],"version":"2026.11.2"}"#);
-    assert!(server.is_apart(Tick(0)));
+    server.observe("c", 200, &[], r#"{"vectors":[1],"version":"2026.11.2"}"#);
+    assert!(server.is_unbatched(Tick(0)));
 }
 
 #[test]
 fn a_member_that_only_batches_have_ends_merging_for_a_while() {
     let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     for round in 0..3 {
-        assert!(!server.is_apart(Tick(0)), "{round}");
+        assert!(!server.is_unbatched(Tick(0)), "{round}");
         assert!(server.shared(["a", "b"], 200, &[], r#"{"predictions":[1,2],"batch_size":2}"#).is_err());
-        server.lone("a", 200, &[], r#"{"predictions":[1]}"#);
+        server.observe("a", 200, &[], r#"{"predictions":[1]}"#);
     }
-    assert!(server.is_apart(Tick(0)));
+    assert!(server.is_unbatched(Tick(0)));
 }

@@ -39,7 +39,7 @@ fn a_list_of_token_ids_is_one_prompt() {
 }
 
 #[test]
-fn calls_with_state_lists_of_parameters_or_several_results_are_sent_alone() {
+fn calls_with_state_lists_of_parameters_or_several_results_are_sent_unbatched() {
     let endpoint = sglang();
     let reason = |field: &str| read(&endpoint, PATH, &format!(r#"{{"text":"a",{field}}}"#)).unbatched_reason();
     for field in [

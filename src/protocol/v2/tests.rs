@@ -101,8 +101,8 @@ fn only_a_document_with_its_length_may_precede_binary_data() {
     let call = read_binary(&endpoint, doc.len(), body(b"ab"));
     assert_eq!((call.items, call.unbatched_reason()), (1, None));
     for (length, tail) in [(doc.len(), &b"a"[..]), (doc.len(), b"abc"), (0, b"ab"), (doc.len() + 9, b"ab")] {
-        let alone = read_binary(&endpoint, length, body(tail)).unbatched_reason();
-        assert_eq!(alone, Some(UnmergeableReason::ItemForm), "{length} {tail:?}");
+        let reason = read_binary(&endpoint, length, body(tail)).unbatched_reason();
+        assert_eq!(reason, Some(UnmergeableReason::ItemForm), "{length} {tail:?}");
     }
     let json = fp32("[1]", "[1]");
     let framed = read_binary(&endpoint, json.len(), json.clone().into_bytes());
@@ -211,7 +211,7 @@ fn a_parameter_that_unbatched_responses_have_is_shared() {
         let call = read(&endpoint, PATH, &fp32("[1,1]", &format!("[{input}]")));
         let body = Bytes::from(outputs(parameters).replace("[3]", "[1]").replace(",2.0,3.0", ""));
         let answer = BatchResponse { status: StatusCode::OK, headers: &HeaderMap::new(), body: &body };
-        endpoint.observe_lone(&call, answer, &evidence);
+        endpoint.observe_unbatched(&call, answer, &evidence);
     }
     assert_eq!(batch().unwrap().len(), 2);
 }

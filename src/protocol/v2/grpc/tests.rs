@@ -125,7 +125,7 @@ fn calls_differ_in_everything_but_their_rows() {
 }
 
 #[test]
-fn a_call_with_empty_contents_beside_a_blob_is_sent_alone() {
+fn a_call_with_empty_contents_beside_a_blob_is_sent_unbatched() {
     let input = tensor("x", "INT16", b"\x01", Some(b""));
     let call = read(&[field(1, b"m"), field(5, &input), field(7, b"aa")].concat());
     assert_eq!(call.unbatched_reason(), Some(UnmergeableReason::ItemForm));
@@ -294,7 +294,7 @@ fn is_split_after(unbatched: u8, parameter: &[u8]) -> bool {
     for input in 0..unbatched {
         let body = framed(&outputs(b"\x01", b"cc", parameter));
         let answer = BatchResponse { status: StatusCode::OK, headers: &HeaderMap::new(), body: &body };
-        grpc().observe_lone(&read(&raw(b"\x01", &[input, 0], b"")), answer, &evidence);
+        grpc().observe_unbatched(&read(&raw(b"\x01", &[input, 0], b"")), answer, &evidence);
     }
     first.is_ok() || batch().is_ok()
 }
