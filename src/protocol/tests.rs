@@ -106,7 +106,7 @@ fn may_share_batch(a: &Call, b: &Call) -> bool {
     key(a).is_some() && key(a) == key(b)
 }
 
-fn parts(target: &str, headers: &[(&str, &str)]) -> http::request::Parts {
+pub(crate) fn parts(target: &str, headers: &[(&str, &str)]) -> http::request::Parts {
     let mut request = http::Request::builder().method(Method::POST).uri(target);
     for (name, value) in headers {
         request = request.header(*name, *value);

@@ -4,11 +4,8 @@
 //! vLLM takes no streams, no tools, no beam search and one choice in this form. The other calls are
 //! queued as those for text on any server (`generation`).
 
-use crate::pointer::Pointer;
-use crate::shape::{
-    BareValue, Class, Counters, ItemIs, ListPath, Measure, ProtocolShape, ResultIndex, ResultType, TextGeneration,
-    TokenIds, UnbatchedIf,
-};
+use super::indexed_results;
+use crate::shape::{Class, ItemIs, ListPath, Measure, ProtocolShape, TextGeneration, TokenIds, UnbatchedIf};
 
 /// Last steps of the path.
 pub(crate) const SUFFIX: &str = "/chat/completions";
@@ -75,10 +72,8 @@ const UNBATCHED: [(&str, UnbatchedIf); 12] = [
 /// Returns the shape of `/v1/chat/completions`.
 pub(crate) fn completions() -> ProtocolShape {
     ProtocolShape {
-        bare: BareValue::Never,
         item_is: ItemIs::Conversation,
         class: Class::Conversations,
-        index: Some(ResultIndex { at: Pointer::from_static("/index"), optional: false }),
         generation: Some(TextGeneration {
             count: "/n",
             token_ids: TokenIds::NullUnlessRequested,
@@ -86,15 +81,10 @@ pub(crate) fn completions() -> ProtocolShape {
             streams: false,
             ends_with_counts: false,
         }),
-        element: ResultType::Object,
-        ids: vec![Pointer::from_static("/id")],
         id_from_request: true,
-        counters: Counters::Usage(Pointer::from_static("/usage")),
         share_by: Measure::Bytes,
-        weight: Measure::Tokens,
         known: &KNOWN,
         unbatched_fields: &UNBATCHED,
-        model: Some(Pointer::from_static("/model")),
         envelope: &[
             "object",
             "model",
@@ -106,6 +96,6 @@ pub(crate) fn completions() -> ProtocolShape {
             "kv_transfer_params",
         ],
         upstream_path: Some(ListPath::Below(LIST_STEPS)),
-        ..ProtocolShape::plain("/messages", "/choices")
+        ..indexed_results("/messages", "/choices")
     }
 }

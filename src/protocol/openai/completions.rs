@@ -6,12 +6,8 @@
 //!
 //! Streamed responses are split by `split::stream`.
 
-use super::chat;
-use crate::pointer::Pointer;
-use crate::shape::{
-    BareValue, Class, Counters, ItemIs, Measure, ProtocolShape, ResultIndex, ResultType, TextGeneration, TokenIds,
-    UnbatchedIf,
-};
+use super::{chat, indexed_results};
+use crate::shape::{BareValue, Class, ItemIs, ProtocolShape, TextGeneration, TokenIds, UnbatchedIf};
 
 /// Paths that are recognised even if no policy names them. KServe's runtime of Hugging Face models
 /// serves the second.
@@ -118,8 +114,6 @@ pub(crate) fn completions(variant: CompletionsVariant) -> ProtocolShape {
         bare: BareValue::Strings,
         item_is: ItemIs::Tokens,
         class: if variant == CompletionsVariant::Tgi { Class::Strings } else { Class::Text { objects: false } },
-        // TGI writes the results in the order of their completion.
-        index: Some(ResultIndex { at: Pointer::from_static("/index"), optional: false }),
         generation: Some(TextGeneration {
             count: "/n",
             token_ids,
@@ -127,17 +121,12 @@ pub(crate) fn completions(variant: CompletionsVariant) -> ProtocolShape {
             streams: true,
             ends_with_counts: variant == CompletionsVariant::Tgi,
         }),
-        element: ResultType::Object,
-        ids: vec![Pointer::from_static("/id")],
         id_from_request: variant == CompletionsVariant::Vllm,
-        counters: Counters::Usage(Pointer::from_static("/usage")),
-        share_by: Measure::Text,
-        weight: Measure::Tokens,
         known: &KNOWN,
         unbatched_fields: unbatched_fields(variant),
-        model: Some(Pointer::from_static("/model")),
         envelope: &["object", "model", "created", "service_tier", "system_fingerprint", "kv_transfer_params"],
-        ..ProtocolShape::plain("/prompt", "/choices")
+        // The index orders the results, which TGI writes in the order of their completion.
+        ..indexed_results("/prompt", "/choices")
     }
 }
 

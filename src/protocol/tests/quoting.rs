@@ -15,7 +15,11 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn new(target: &'static str, protocol: RouteProtocol) -> Self {
-        Self { endpoint: endpoint(target, protocol), target, evidence: UnbatchedEvidence::default() }
+        Self::of(endpoint(target, protocol), target)
+    }
+
+    pub(super) fn of(endpoint: Arc<Endpoint>, target: &'static str) -> Self {
+        Self { endpoint, target, evidence: UnbatchedEvidence::default() }
     }
 
     pub(super) fn generic(fields: &[&str]) -> Self {
@@ -34,7 +38,7 @@ impl Server {
             respond_with_fields: fields.iter().map(|field| pointer(field)).collect(),
             ..rules("/e", RouteProtocol::Generic)
         };
-        Self { endpoint: endpoint_of(rules, "/e"), target: "/e", evidence: UnbatchedEvidence::default() }
+        Self::of(endpoint_of(rules, "/e"), "/e")
     }
 
     pub(super) fn call(&self, text: &str) -> Call {

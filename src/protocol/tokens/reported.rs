@@ -1,7 +1,6 @@
 //! Numbers of input tokens that responses report.
 
-use http::header::HeaderMap;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderMap, StatusCode};
 
 use super::TokenCalibration;
 use crate::call::Call;
@@ -44,7 +43,7 @@ impl Endpoint {
     }
 
     fn reported_tokens(&self, headers: &HeaderMap, body: &[u8]) -> Option<u64> {
-        if let Some(tokens) = headers.get(COMPUTE_TOKENS).and_then(parse_header) {
+        if let Some(tokens) = headers.get(COMPUTE_TOKENS).and_then(|value| number(value.as_bytes())) {
             return Some(tokens);
         }
         if matches!(self.shape.counters, Counters::None) {
@@ -74,10 +73,6 @@ fn input_of_usage(doc: &[u8], usage: Span, names: &[&[u8]]) -> Option<u64> {
         Members::new(doc, usage).find(is_named).and_then(|member| number(member.value.of(doc)))
     };
     names.iter().find_map(|name| member(name))
-}
-
-fn parse_header(value: &HeaderValue) -> Option<u64> {
-    number(value.as_bytes())
 }
 
 /// Returns a non-negative integer. Cohere writes whole numbers with a decimal point.

@@ -11,7 +11,7 @@ use http::{HeaderMap, StatusCode};
 
 use super::binary::HEADER_LENGTH;
 use crate::batching::Tick;
-use crate::tests::{endpoint, headers_of, key, read, routes_of, secret};
+use crate::tests::{endpoint, headers_of, key, parts, read, routes_of, secret};
 use crate::{
     BatchResponse, Call, Endpoint, LimitsSource, MismatchKind, PublishedLimits, Reply, RouteProtocol,
     UnbatchedEvidence, UnmergeableReason,
@@ -27,11 +27,7 @@ pub(super) fn v2() -> Arc<Endpoint> {
 
 /// Reads a call with a body of a JSON document of `length` bytes and tensors after it.
 pub(super) fn read_binary(endpoint: &Endpoint, length: usize, body: Vec<u8>) -> Call {
-    let head = http::Request::post(PATH)
-        .header("host", "h")
-        .header("content-type", "application/octet-stream")
-        .header(HEADER_LENGTH, length);
-    endpoint.parse_call(&head.body(()).unwrap().into_parts().0, Bytes::from(body), &secret())
+    endpoint.parse_call(&head_of_binary(PATH, length), Bytes::from(body), &secret())
 }
 
 fn fp32(shape: &str, data: &str) -> String {
@@ -108,18 +104,17 @@ fn only_a_document_with_its_length_may_precede_binary_data() {
     let framed = read_binary(&endpoint, json.len(), json.clone().into_bytes());
     assert!(key(&framed).is_some() && key(&framed) != key(&read(&endpoint, PATH, &json)));
     let embeddings = endpoint_for_embeddings();
-    let head = embeddings.parse_call(&head_of_binary(doc.len()), Bytes::from(body(b"ab")), &secret());
+    let head = embeddings.parse_call(&head_of_binary("/v1/embeddings", doc.len()), Bytes::from(body(b"ab")), &secret());
     assert_eq!(head.unbatched_reason(), Some(UnmergeableReason::Encoding));
 }
 
 /// Reads calls without a content type, as Triton's client sends them.
 fn read_untyped(length: Option<usize>, body: &[u8]) -> Call {
-    let mut head = http::Request::post(PATH).header("host", "h");
+    let mut head = parts(PATH, &[("host", "h")]);
     if let Some(length) = length {
-        head = head.header(HEADER_LENGTH, length);
+        head.headers.insert(HEADER_LENGTH, length.into());
     }
-    let body = Bytes::copy_from_slice(body);
-    v2().parse_call(&head.body(()).unwrap().into_parts().0, body, &secret())
+    v2().parse_call(&head, Bytes::copy_from_slice(body), &secret())
 }
 
 #[test]
@@ -137,8 +132,7 @@ fn calls_without_a_content_type_share_batches_that_have_none() {
         assert!(!sent.headers.contains_key("content-type"), "{:?}", sent.headers);
         assert_eq!(sent.headers.contains_key(HEADER_LENGTH), calls[0].body.ends_with(b"aa"));
     }
-    let untyped = http::Request::post("/v1/embeddings").body(()).unwrap().into_parts().0;
-    let call = endpoint_for_embeddings().parse_call(&untyped, Bytes::from("{}"), &secret());
+    let call = endpoint_for_embeddings().parse_call(&parts("/v1/embeddings", &[]), Bytes::from("{}"), &secret());
     assert_eq!(call.unbatched_reason(), Some(UnmergeableReason::Encoding));
 }
 
@@ -146,9 +140,10 @@ fn endpoint_for_embeddings() -> Arc<Endpoint> {
     endpoint("/v1/embeddings", RouteProtocol::OpenAi)
 }
 
-fn head_of_binary(length: usize) -> http::request::Parts {
-    let head = http::Request::post("/v1/embeddings").header("content-type", "application/octet-stream");
-    head.header(HEADER_LENGTH, length).body(()).unwrap().into_parts().0
+fn head_of_binary(path: &str, length: usize) -> http::request::Parts {
+    let mut head = parts(path, &[("host", "h"), ("content-type", "application/octet-stream")]);
+    head.headers.insert(HEADER_LENGTH, length.into());
+    head
 }
 
 #[test]
