@@ -69,7 +69,11 @@ fn leak(endpoint: &PathEndpoint, call: &str, lone: [&str; 2], (head, body): (&An
         check(endpoint, members, shared, &evidence);
         let body = Bytes::from(text.replace('@', canary));
         let headers = head.headers([canary; 2]);
-        endpoint.1.observe_lone(call, BatchResponse { status: head.status, headers: &headers, body: &body }, &evidence);
+        endpoint.1.observe_unbatched(
+            call,
+            BatchResponse { status: head.status, headers: &headers, body: &body },
+            &evidence,
+        );
     }
     check(endpoint, members, shared, &evidence);
 }

@@ -73,7 +73,7 @@ pub enum MergeEligibility {
     /// May be merged with calls that have the same key.
     With(Box<[u8]>),
     /// Must be sent unbatched.
-    Alone(UnmergeableReason),
+    Unbatched(UnmergeableReason),
 }
 
 /// Reason for which a call is sent unbatched or passed through, in the order of `docs/metrics.md`.
@@ -211,7 +211,7 @@ impl Call {
     pub const fn unbatched_reason(&self) -> Option<UnmergeableReason> {
         match self.merge {
             MergeEligibility::With(_) => None,
-            MergeEligibility::Alone(reason) => Some(reason),
+            MergeEligibility::Unbatched(reason) => Some(reason),
         }
     }
 
@@ -257,7 +257,7 @@ impl fmt::Debug for MergeEligibility {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::With(key) => write!(f, "With({} bytes)", key.len()),
-            Self::Alone(reason) => write!(f, "Alone({reason:?})"),
+            Self::Unbatched(reason) => write!(f, "Unbatched({reason:?})"),
         }
     }
 }
@@ -301,7 +301,7 @@ impl fmt::Debug for Reply {
 
 impl ResponseMismatch {
     /// Returns `true` if the merge key is put in quarantine: the response was complete but did not
-    /// match the items. After an undeclared member, such calls are sent alone for a while, and all
+    /// match the items. After an undeclared member, such calls are sent unbatched for a while, and all
     /// other kinds of mismatch end merging in the same way as a refused batch.
     #[must_use]
     pub const fn is_quarantining(&self) -> bool {

@@ -80,13 +80,7 @@ impl Endpoint {
         }
         edits.sort_by_key(|(span, _)| span.start);
         let mut out = Vec::with_capacity(doc.len());
-        let mut from = 0;
-        for (span, text) in edits {
-            out.extend_from_slice(Span { start: from, end: span.start }.of(doc));
-            out.extend_from_slice(&text);
-            from = span.end;
-        }
-        out.extend_from_slice(Span { start: from, end: doc.len() }.of(doc));
+        json::splice(doc, Span::whole(doc), edits, &mut out, |_, text, out| out.extend_from_slice(&text));
         // A list in place of a bare item would be read as several items.
         let read = items::locate(&out, json::root(&out), &self.shape, 1).ok()?;
         let slot = read.slots.first()?;

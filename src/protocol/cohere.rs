@@ -5,10 +5,10 @@
 //! be divided.
 
 use crate::pointer::Pointer;
-use crate::shape::{Class, CounterRule, Counters, Measure, ProtocolShape, ResultLayout, UnbatchedIf};
+use crate::shape::{Class, CostShare, Counters, Measure, ProtocolShape, ResultLayout, UnbatchedIf};
 
 /// Suffix of the path.
-const SUFFIX: &str = "/embed";
+pub(crate) const SUFFIX: &str = "/embed";
 
 const KNOWN: [&str; 10] = [
     "model",
@@ -22,14 +22,9 @@ const KNOWN: [&str; 10] = [
     "max_tokens",
     "priority",
 ];
-const ALONE: [(&str, UnbatchedIf); 2] = [("images", UnbatchedIf::Set), ("inputs", UnbatchedIf::Set)];
+const UNBATCHED: [(&str, UnbatchedIf); 2] = [("images", UnbatchedIf::Set), ("inputs", UnbatchedIf::Set)];
 /// Types of embeddings.
 const TYPES: [&str; 6] = ["float", "int8", "uint8", "binary", "ubinary", "base64"];
-
-/// Returns `true` for a path of the route.
-pub(crate) fn is_path(path: &str) -> bool {
-    path.ends_with(SUFFIX)
-}
 
 /// Returns the shape of `/v1/embed` and `/v2/embed`.
 pub(crate) fn embed() -> ProtocolShape {
@@ -42,14 +37,11 @@ pub(crate) fn embed() -> ProtocolShape {
             echo: Pointer::from_static("/texts"),
         },
         ids: vec![Pointer::from_static("/id")],
-        counters: Counters::Totals {
-            at: counters.map(Pointer::from_static).to_vec(),
-            share: CounterRule::Proportional,
-        },
+        counters: Counters::Totals { at: counters.map(Pointer::from_static).to_vec(), share: CostShare::Proportional },
         share_by: Measure::Text,
         weight: Measure::Tokens,
         known: &KNOWN,
-        unbatched_fields: &ALONE,
+        unbatched_fields: &UNBATCHED,
         model: Some(Pointer::from_static("/model")),
         envelope: &[
             "response_type",

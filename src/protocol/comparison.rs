@@ -24,7 +24,8 @@ use floats::decode_floats;
 use scale::{holds_list, probability_scale, to_number};
 
 use crate::call::Call;
-use crate::json::{self, Elements, JsonRules, JsonType, Members, NESTING_MAX, Span, kind, unescape};
+use crate::items::number_at;
+use crate::json::{self, Elements, JsonRules, JsonType, Members, Span, kind, unescape};
 use crate::pointer::Pointer;
 use crate::route::Endpoint;
 use crate::shape::{Counters, Payload, ProtocolShape, ResultLayout};
@@ -129,9 +130,8 @@ impl Endpoint {
 
     /// Compares two JSON documents. Returns the largest difference that rounding explains.
     fn compare_documents(&self, call: &Call, docs: [&[u8]; 2]) -> Result<f64, AnswerDifference> {
-        let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
         let [merged, alone] = docs;
-        if docs.iter().any(|doc| json::validate(doc, rules).is_err()) {
+        if docs.iter().any(|doc| json::validate(doc, JsonRules::ANSWER).is_err()) {
             return if merged == alone { Ok(0.0) } else { Err(AnswerDifference::new(DifferenceKind::Structure)) };
         }
         let encoding = Pointer::from_static("/encoding_format");
@@ -283,7 +283,7 @@ impl Comparer<'_> {
         if are_results && let Some(index) = &self.shape.index {
             // Two results with equal scores may be sorted in either order.
             for (doc, elements) in self.docs.into_iter().zip(&mut elements) {
-                elements.sort_by_key(|element| index_of(doc, *element, &index.at));
+                elements.sort_by_key(|element| number_at(doc, *element, &index.at).unwrap_or(0));
             }
         }
         let [own, others] = elements;
@@ -358,13 +358,6 @@ impl Comparer<'_> {
             self.shape.generation.is_some() && self.path.last().is_some_and(|name| name == GENERATION_METADATA);
         counters || is_metadata || self.shape.ids.iter().chain(&self.shape.call_id).any(is_here)
     }
-}
-
-/// Returns the index of a result, as written.
-fn index_of(doc: &[u8], result: Span, at: &Pointer) -> u64 {
-    let found = json::find(doc, result, at).ok().flatten();
-    let text = found.and_then(|found| std::str::from_utf8(found.value.of(doc)).ok());
-    text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

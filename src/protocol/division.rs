@@ -17,7 +17,7 @@ use crate::call::{Call, MergeEligibility};
 use crate::headers::GRPC_ACCEPT_ENCODING;
 use crate::identity::DigestKey;
 use crate::items::{Slot, item_weight};
-use crate::json::Span;
+use crate::json::{self, Span};
 use crate::route::Endpoint;
 use crate::shape::{Measure, Payload, ResultLayout};
 use crate::v2::division::TensorDivision;
@@ -262,12 +262,8 @@ fn part_body(call: &Call, range: &Range<usize>) -> Option<Bytes> {
     let mut edits: Vec<(Span, [&[u8]; 3])> = items.chain(count).collect();
     edits.sort_by_key(|(span, _)| span.start);
     let mut out = Vec::with_capacity(part_len(call, range)?);
-    let mut from = 0;
-    for (span, text) in edits {
-        out.extend_from_slice(Span { start: from, end: span.start }.of(&call.body));
+    json::splice(&call.body, Span::whole(&call.body), edits, &mut out, |_, text, out| {
         text.iter().for_each(|piece| out.extend_from_slice(piece));
-        from = span.end;
-    }
-    out.extend_from_slice(Span { start: from, end: call.body.len() }.of(&call.body));
+    });
     Some(Bytes::from(out))
 }

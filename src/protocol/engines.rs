@@ -1,8 +1,6 @@
 //! Engines for text generation that name themselves. They form batches from concurrent calls, token
 //! by token, so that calls for text are merged before them only where a policy requests it.
 
-use http::HeaderValue;
-
 use crate::json::{self, Elements, JsonRules, JsonType, Members, Span, kind, unescape};
 use crate::pointer::Pointer;
 use crate::published::{NotJson, PublishedLimits};
@@ -12,7 +10,6 @@ use crate::published::{NotJson, PublishedLimits};
 const OWNERS: [&[u8]; 5] = [b"vllm", b"sglang", b"lmdeploy", b"llamacpp", b"library"];
 /// Maximum number of models that are read. An engine has a few, and a gateway may list thousands.
 const MODELS_MAX: usize = 64;
-const RULES: JsonRules = JsonRules { lenient: false, strict: true, nesting_max: 32 };
 const ENGINE: PublishedLimits =
     PublishedLimits { items_max: None, weight_max: None, has_no_batch: false, batches_itself: true, model_kind: None };
 
@@ -22,18 +19,12 @@ pub fn is_engine(server: &str) -> bool {
     server.trim().eq_ignore_ascii_case("llama.cpp")
 }
 
-/// Returns `true` if the responding server is llama.cpp: for several inputs, its `usage` counts
-/// only the first.
-pub(crate) fn is_llama_cpp(server: &HeaderValue) -> bool {
-    server.to_str().is_ok_and(is_engine)
-}
-
 /// Parses the response to `GET /v1/models`.
 ///
 /// # Errors
 /// [`NotJson`] if the response is not JSON, as that of a page for all paths.
 pub(crate) fn parse_models(body: &[u8]) -> Result<Option<PublishedLimits>, NotJson> {
-    json::validate(body, RULES).map_err(|_| NotJson)?;
+    json::validate(body, JsonRules::PUBLISHED).map_err(|_| NotJson)?;
     let find = |at: Span, name: &str| json::find(body, at, &Pointer::from_static(name)).ok().flatten();
     let is_list = |list: &Span| kind(body, list.start) == JsonType::Array;
     let list = find(json::root(body), "/data").map(|found| found.value).filter(is_list);
@@ -50,7 +41,7 @@ pub(crate) fn parse_models(body: &[u8]) -> Result<Option<PublishedLimits>, NotJs
 /// # Errors
 /// [`NotJson`] if the response is not JSON.
 pub(crate) fn parse_version(body: &[u8]) -> Result<Option<PublishedLimits>, NotJson> {
-    json::validate(body, RULES).map_err(|_| NotJson)?;
+    json::validate(body, JsonRules::PUBLISHED).map_err(|_| NotJson)?;
     let root = json::root(body);
     if kind(body, root.start) != JsonType::Object {
         return Ok(None);

@@ -210,7 +210,7 @@ impl UnbatchedEvidence {
         let Some(key) = self.key(call) else { return false };
         let keys = self.lock();
         let known = keys.get(key);
-        known.is_some_and(|known| now < known.apart_until)
+        known.is_some_and(|known| now < known.unbatched_until)
             || !keys.guarded.is_empty()
                 && keys.guarded.contains(&self.digest(&call.cost_class))
                 && !known.is_some_and(KeyFacts::is_settled)
@@ -219,7 +219,7 @@ impl UnbatchedEvidence {
     fn key(&self, call: &Call) -> Option<u64> {
         match &call.merge {
             MergeEligibility::With(key) => Some(self.digest(key)),
-            MergeEligibility::Alone(_) => None,
+            MergeEligibility::Unbatched(_) => None,
         }
     }
 

@@ -8,6 +8,8 @@ use crate::pointer::Pointer;
 use crate::shape;
 use crate::shape::{BareValue, Class, Counters, ListPath, ProtocolShape, ResultIndex, ResultLayout};
 
+pub use crate::shape::CostShare;
+
 /// The keys of `generic`. See `policy.yaml` for defaults and meanings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GenericOptions {
@@ -133,19 +135,6 @@ pub enum CostWeights {
     ListLen,
     /// A number in the result, or else in the item.
     At(Pointer),
-}
-
-/// Rule for dividing counters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CostShare {
-    /// Counters are always divided, and marked as estimated.
-    #[default]
-    Proportional,
-    /// Counters are divided only if the shares are known. Calls for which they cannot be determined
-    /// exactly do not share a batch.
-    Exact,
-    /// Counters are removed from batch responses.
-    Drop,
 }
 
 /// Measure of the weight of a batch.
@@ -330,7 +319,7 @@ impl GenericOptions {
             counters: if self.cost.totals.is_empty() {
                 Counters::None
             } else {
-                Counters::Totals { at: self.cost.totals.clone(), share: self.cost.share.into() }
+                Counters::Totals { at: self.cost.totals.clone(), share: self.cost.share }
             },
             share_by: match &self.cost.weights {
                 CostWeights::Bytes => shape::Measure::Bytes,
@@ -354,16 +343,6 @@ impl GenericOptions {
 
 fn is_nested(pointers: &[Pointer]) -> bool {
     pointers.iter().enumerate().any(|(i, a)| pointers.iter().enumerate().any(|(j, b)| i != j && a.is_prefix_of(b)))
-}
-
-impl From<CostShare> for shape::CounterRule {
-    fn from(share: CostShare) -> Self {
-        match share {
-            CostShare::Proportional => Self::Proportional,
-            CostShare::Exact => Self::Exact,
-            CostShare::Drop => Self::Drop,
-        }
-    }
 }
 
 #[cfg(test)]

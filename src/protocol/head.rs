@@ -56,7 +56,7 @@ pub(crate) fn check(head: &Parts, common: &SharedHeaderRules, shape: &ProtocolSh
     for name in headers.keys() {
         let is_repeated = || headers.get_all(name).iter().nth(1).is_some();
         let unbatched = match headers::classify(name) {
-            HeaderClass::Alone => true,
+            HeaderClass::Unbatched => true,
             _ if common.is_identity(name) => {
                 // HTTP/2 allows a client to split its cookies into several fields (RFC 9113,
                 // section 8.2.3).
@@ -172,7 +172,7 @@ fn is_forwarded_merge_on(name: &HeaderName, common: &SharedHeaderRules) -> bool 
             .contains(name)
             || [header::HOST, header::CONTENT_TYPE, header::CONTENT_LENGTH, header::ACCEPT].contains(name);
     let class = headers::classify(name);
-    !own && !matches!(class, HeaderClass::HopByHop | HeaderClass::Alone)
+    !own && !matches!(class, HeaderClass::HopByHop | HeaderClass::Unbatched)
         && !common.deadline_headers.contains(name)
         && *name != header::COOKIE
 }

@@ -2,7 +2,7 @@
 //!
 //! A header that is not listed here has class [`HeaderClass::Behaviour`] and must be equal in all
 //! members of a batch (default deny). Digests and signatures over the body have class
-//! [`HeaderClass::Alone`], since no merged body could satisfy them.
+//! [`HeaderClass::Unbatched`], since no merged body could satisfy them.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub enum HeaderClass {
     /// Belongs to a single connection.
     HopByHop,
     /// Only meaningful for a call that is sent unbatched.
-    Alone,
+    Unbatched,
 }
 
 /// A set of header names in lower case, as exact names and prefixes.
@@ -103,7 +103,7 @@ static HOP_BY_HOP: HeaderNames = HeaderNames {
 };
 
 /// Headers that refer to the body of the call or to its single execution.
-static ALONE: HeaderNames = HeaderNames {
+static UNBATCHED: HeaderNames = HeaderNames {
     exact: &[
         "idempotency-key",
         "range",
@@ -178,7 +178,7 @@ pub fn classify(name: &HeaderName) -> HeaderClass {
 /// The classes that have names, in the order in which their prefixes are tried.
 static CLASSES: [(&HeaderNames, HeaderClass); 4] = [
     (&HOP_BY_HOP, HeaderClass::HopByHop),
-    (&ALONE, HeaderClass::Alone),
+    (&UNBATCHED, HeaderClass::Unbatched),
     (&IGNORED, HeaderClass::Ignored),
     (&IDENTITY, HeaderClass::Identity),
 ];

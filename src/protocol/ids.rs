@@ -40,8 +40,7 @@ pub(crate) fn random_like(raw: &[u8], number: bool) -> Vec<u8> {
         return out;
     }
     if own.iter().filter(|byte| byte.is_ascii_alphanumeric()).count() < RANDOM_CHARS_MIN || own.contains(&b'\\') {
-        out.extend_from_slice(hex(&rand::random::<[u8; 8]>()).as_bytes());
-        return out;
+        return prefixed_hex(head);
     }
     // Only separators are copied, and the version digit of a UUID. The variant digit has to stay in
     // its range.

@@ -13,6 +13,7 @@ use crate::shape::{BareValue, Class, ItemIs, ProtocolShape};
 
 pub(crate) use removal::{cut_members, removal_spans};
 pub(crate) use tensor::{FlatTensor, ItemTensor};
+use weight::first_type;
 pub(crate) use weight::{is_token_list, item_weight, number_at, weigh, weigh_texts};
 
 /// The items of a call, as positions in its body.
@@ -213,17 +214,20 @@ fn locate_list(
         }
     }
     if shape.item_is == ItemIs::Conversation {
-        return if is_conversation(doc, value) { Ok((vec![value], true)) } else { Err(ItemError::Form) };
+        return if is_list_of(doc, value, JsonType::Object) { Ok((vec![value], true)) } else { Err(ItemError::Form) };
     }
     if shape.item_is == ItemIs::TextOrPair {
         return locate_texts(doc, value, count_max);
     }
     // A list that begins with a number is a single item on routes where an item is a list of
     // numbers.
-    let flat = Elements::new(doc, value).next().is_some_and(|first| kind(doc, first.start) == JsonType::Number);
-    if flat && !matches!(shape.item_is, ItemIs::Element | ItemIs::Row) {
-        let fits = if shape.item_is == ItemIs::Tokens { is_tokens(doc, value) } else { is_numbers(doc, value) };
-        return if fits { Ok((vec![value], true)) } else { Err(ItemError::Form) };
+    if first_type(doc, value) == Some(JsonType::Number) && !matches!(shape.item_is, ItemIs::Element | ItemIs::Row) {
+        let is_item = if shape.item_is == ItemIs::Tokens {
+            is_tokens(doc, value)
+        } else {
+            is_list_of(doc, value, JsonType::Number)
+        };
+        return if is_item { Ok((vec![value], true)) } else { Err(ItemError::Form) };
     }
     let mut items = Vec::new();
     let mut elements = Elements::new(doc, value);
@@ -241,13 +245,7 @@ fn locate_list(
 
 /// Returns the items of a list of texts and pairs, and `true` if the list itself is a single item.
 fn locate_texts(doc: &[u8], value: Span, count_max: usize) -> Result<(Vec<Span>, bool), ItemError> {
-    let is_item = |list: Span| {
-        let mut texts = Elements::new(doc, list);
-        let is_short = (1..=2).contains(&texts.clone().take(3).count());
-        kind(doc, list.start) == JsonType::Array
-            && is_short
-            && texts.all(|text| kind(doc, text.start) == JsonType::String)
-    };
+    let is_item = |list: Span| Elements::new(doc, list).nth(2).is_none() && is_list_of(doc, list, JsonType::String);
     if is_item(value) {
         return Ok((vec![value], true));
     }
@@ -261,20 +259,10 @@ fn locate_texts(doc: &[u8], value: Span, count_max: usize) -> Result<(Vec<Span>,
     Ok((items, false))
 }
 
-fn is_numbers(doc: &[u8], list: Span) -> bool {
-    Elements::new(doc, list).all(|element| kind(doc, element.start) == JsonType::Number)
-}
-
-/// Returns `true` if a list holds token ids: integers only, and at least one.
+/// Returns `true` for a list of token ids: integers only, and at least one.
 fn is_tokens(doc: &[u8], list: Span) -> bool {
-    let mut any = false;
-    for element in Elements::new(doc, list) {
-        any = true;
-        if kind(doc, element.start) != JsonType::Number || !json::is_integer(element.of(doc)) {
-            return false;
-        }
-    }
-    any
+    let mut ids = Elements::new(doc, list).peekable();
+    ids.peek().is_some() && ids.all(|id| json::is_integer(id.of(doc)))
 }
 
 /// Writes the class of a call's items: for each array, the set of the classes of its items. Calls
@@ -303,8 +291,8 @@ pub(crate) fn class(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape, out: &
                 Class::None => {}
                 Class::Strict(scalars) => json::write_class(doc, *item, scalars, &mut item_class)?,
                 Class::Strings if kind(doc, item.start) == JsonType::String => {}
-                Class::StringLists if is_string_list(doc, *item) => {}
-                Class::Conversations if is_conversation(doc, *item) => {}
+                Class::StringLists if is_list_of(doc, *item, JsonType::String) => {}
+                Class::Conversations if is_list_of(doc, *item, JsonType::Object) => {}
                 Class::Strings | Class::StringLists | Class::Conversations => return Err(ItemError::Form),
                 Class::Text { objects } => text_class(doc, *item, objects, &mut item_class)?,
             }
@@ -348,19 +336,12 @@ fn have_several_layouts(doc: &[u8], firsts: &[FirstOfClass]) -> bool {
     layouts.next().is_some_and(|leading| layouts.any(|other| other != leading))
 }
 
-/// Returns `true` for a list of objects that is not empty.
-fn is_conversation(doc: &[u8], item: Span) -> bool {
-    let mut turns = Elements::new(doc, item).peekable();
+/// Returns `true` for a list with elements of one type, which is not empty.
+fn is_list_of(doc: &[u8], item: Span, element: JsonType) -> bool {
+    let mut elements = Elements::new(doc, item).peekable();
     kind(doc, item.start) == JsonType::Array
-        && turns.peek().is_some()
-        && turns.all(|turn| kind(doc, turn.start) == JsonType::Object)
-}
-
-fn is_string_list(doc: &[u8], item: Span) -> bool {
-    let mut texts = Elements::new(doc, item).peekable();
-    kind(doc, item.start) == JsonType::Array
-        && texts.peek().is_some()
-        && texts.all(|text| kind(doc, text.start) == JsonType::String)
+        && elements.peek().is_some()
+        && elements.all(|own| kind(doc, own.start) == element)
 }
 
 /// Writes the class of a text: `s` for a string, `t` for token ids, or the keys of an object.

@@ -22,8 +22,8 @@ use crate::pointer::Pointer;
 
 pub(crate) use canon::{CanonicalOptions, write_canonical};
 #[cfg(test)]
-pub(crate) use check::JsonError;
-pub(crate) use check::{JsonRules, NESTING_MAX, validate};
+pub(crate) use check::{JsonError, NESTING_MAX};
+pub(crate) use check::{JsonRules, validate};
 pub(crate) use class::{Base64Form, scalar_class, write_class, write_keys_class, write_layout};
 pub(crate) use scripts::{ScriptCounts, count_scripts};
 pub(crate) use text::{code_points, escape_latin1, is_case_variant, to_json_string, unescape, unescaped_len};
@@ -250,9 +250,34 @@ fn find_member(
     Ok(found)
 }
 
+/// Appends a part of a document, in which `write` replaces the spans of `edits`, which are in order. A
+/// span that begins inside one before it is left out.
+pub(crate) fn splice<E>(
+    doc: &[u8],
+    part: Span,
+    edits: impl IntoIterator<Item = (Span, E)>,
+    out: &mut Vec<u8>,
+    mut write: impl FnMut(Span, E, &mut Vec<u8>),
+) {
+    let mut from = part.start;
+    for (span, edit) in edits {
+        if span.start >= from {
+            out.extend_from_slice(Span { start: from, end: span.start }.of(doc));
+            write(span, edit, out);
+            from = span.end;
+        }
+    }
+    out.extend_from_slice(Span { start: from, end: part.end }.of(doc));
+}
+
 // === impl Span ===
 
 impl Span {
+    /// Returns the span of a whole document.
+    pub(crate) const fn whole(doc: &[u8]) -> Self {
+        Self { start: 0, end: doc.len() }
+    }
+
     /// Returns the bytes of the span.
     pub(crate) fn of(self, doc: &[u8]) -> &[u8] {
         doc.get(self.start..self.end).unwrap_or_default()

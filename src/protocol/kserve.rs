@@ -25,7 +25,7 @@ pub(crate) enum V1Variant {
 }
 
 const KNOWN: [&str; 7] = ["instances", "inputs", "examples", "context", "signature_name", "parameters", "outputs"];
-const ALONE: [(&str, UnbatchedIf); 1] = [("inputs", UnbatchedIf::Present)];
+const UNBATCHED: [(&str, UnbatchedIf); 1] = [("inputs", UnbatchedIf::Present)];
 
 /// Returns the verb at the end of a path.
 pub(crate) fn verb(path: &str) -> Option<V1Verb> {
@@ -67,7 +67,7 @@ pub(crate) fn shape(verb: V1Verb, flavour: V1Variant) -> ProtocolShape {
         class: Class::Strict(scalars),
         weight: Measure::Items,
         known: &KNOWN,
-        unbatched_fields: &ALONE,
+        unbatched_fields: &UNBATCHED,
         lenient: flavour == V1Variant::TfServing,
         ..plain
     }

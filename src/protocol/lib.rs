@@ -5,7 +5,7 @@
 //! head and body into a [`Call`], [`Endpoint::write_batch`] writes one [`SharedRequest`] for
 //! several calls with equal merge keys, and [`Endpoint::split_batch`] produces one [`Reply`] for
 //! each of them; the streamed response to a shared call is split by [`StreamSplit`], chunk by chunk.
-//! A call that cannot be merged is never an error: it is [`MergeEligibility::Alone`], with the
+//! A call that cannot be merged is never an error: it is [`MergeEligibility::Unbatched`], with the
 //! reason. A call that is too large is divided ([`Endpoint::divide_call`]), and the responses to its
 //! parts are joined ([`Endpoint::join_answers`]).
 //!
@@ -50,7 +50,6 @@ mod ollama;
 mod limit_errors;
 mod merge;
 mod openai;
-mod paths;
 mod pointer;
 mod pooling;
 mod parse;

@@ -113,22 +113,16 @@ impl Endpoint {
         edits.sort_by_key(|(span, _)| span.start);
         let size = members.iter().map(|call| call.body.len()).sum();
         let mut out = Vec::with_capacity(size);
-        let mut from = 0;
-        for (span, edit) in edits {
-            out.extend_from_slice(Span { start: from, end: span.start }.of(&leader.body));
-            match edit {
-                RequestEdit::Cut => {}
-                RequestEdit::Name(name) => out.extend_from_slice(&name),
-                RequestEdit::Text(text) => out.extend_from_slice(text),
-                RequestEdit::Rows => {
-                    let rows: usize = members.iter().map(|call| call.found.count()).sum();
-                    out.extend_from_slice(rows.to_string().as_bytes());
-                }
-                RequestEdit::Items(index) => write_items(members, index, &mut out),
+        json::splice(&leader.body, Span::whole(&leader.body), edits, &mut out, |_, edit, out| match edit {
+            RequestEdit::Cut => {}
+            RequestEdit::Name(name) => out.extend_from_slice(&name),
+            RequestEdit::Text(text) => out.extend_from_slice(text),
+            RequestEdit::Rows => {
+                let rows: usize = members.iter().map(|call| call.found.count()).sum();
+                out.extend_from_slice(rows.to_string().as_bytes());
             }
-            from = span.end;
-        }
-        out.extend_from_slice(Span { start: from, end: leader.body.len() }.of(&leader.body));
+            RequestEdit::Items(index) => write_items(members, index, out),
+        });
         out
     }
 

@@ -11,14 +11,9 @@ use crate::pointer::Pointer;
 use crate::shape::{Class, ProtocolShape};
 
 /// Suffix of the path.
-const SUFFIX: &str = "/invocations";
+pub(crate) const SUFFIX: &str = "/invocations";
 
 const KNOWN: [&str; 5] = ["dataframe_split", "dataframe_records", "instances", "inputs", "params"];
-
-/// Returns `true` for a path of the protocol.
-pub(crate) fn is_path(path: &str) -> bool {
-    path.ends_with(SUFFIX)
-}
 
 /// Returns the shape of `/invocations`.
 pub(crate) fn invocations() -> ProtocolShape {

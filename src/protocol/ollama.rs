@@ -4,23 +4,14 @@
 //! one prompt and are left out.
 
 use crate::pointer::Pointer;
-use crate::shape::{BareValue, Class, CounterRule, Counters, Measure, ProtocolShape, ResultType};
+use crate::shape::{BareValue, Class, CostShare, Counters, Measure, ProtocolShape, ResultType};
 
-/// Suffix of the path, and suffix of the path of the older route.
-const SUFFIX: &str = "/api/embed";
-const OLDER_SUFFIX: &str = "/api/embeddings";
+/// Suffix of the path, and that of the path of the older route, which has the same ending as OpenAI
+/// embeddings.
+pub(crate) const SUFFIX: &str = "/api/embed";
+pub(crate) const OLDER_SUFFIX: &str = "/api/embeddings";
 
 const KNOWN: [&str; 6] = ["model", "input", "truncate", "options", "keep_alive", "dimensions"];
-
-/// Returns `true` for a path of the route.
-pub(crate) fn is_path(path: &str) -> bool {
-    path.ends_with(SUFFIX)
-}
-
-/// Returns `true` for a path of the older route, which has the same ending as OpenAI embeddings.
-pub(crate) fn is_older_path(path: &str) -> bool {
-    path.ends_with(OLDER_SUFFIX)
-}
 
 /// Returns the shape of `/api/embed`.
 pub(crate) fn embed() -> ProtocolShape {
@@ -30,7 +21,7 @@ pub(crate) fn embed() -> ProtocolShape {
         element: ResultType::Array,
         counters: Counters::Totals {
             at: vec![Pointer::from_static("/prompt_eval_count")],
-            share: CounterRule::Proportional,
+            share: CostShare::Proportional,
         },
         share_by: Measure::Text,
         weight: Measure::Tokens,

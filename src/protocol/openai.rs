@@ -44,7 +44,7 @@ const KNOWN: [&str; 22] = [
     "keep_alive",
 ];
 
-const ALONE: [(&str, UnbatchedIf); 5] = [
+const UNBATCHED: [(&str, UnbatchedIf); 5] = [
     // The texts of one call are one document. Merging would mix documents, and therefore tenants,
     // in one context window.
     ("late_chunking", UnbatchedIf::NotFalse),
@@ -57,6 +57,22 @@ const ALONE: [(&str, UnbatchedIf); 5] = [
     ("messages", UnbatchedIf::Present),
 ];
 
+/// Returns the shape that most routes of OpenAI and of servers with its API have in common: an index in
+/// each result, an id, counters of tokens, and the model.
+pub(crate) fn indexed_results(items: &str, results: &str) -> ProtocolShape {
+    ProtocolShape {
+        index: Some(ResultIndex { at: Pointer::from_static("/index"), optional: false }),
+        element: ResultType::Object,
+        ids: vec![Pointer::from_static("/id")],
+        counters: Counters::Usage(Pointer::from_static("/usage")),
+        share_by: Measure::Text,
+        weight: Measure::Tokens,
+        model: Some(Pointer::from_static("/model")),
+        envelope: &["object", "model", "created"],
+        ..ProtocolShape::plain(items, results)
+    }
+}
+
 /// Returns the shape of `/v1/embeddings`. With `vllm`, ids are derived from the client's request
 /// id.
 pub(crate) fn embeddings(vllm: bool) -> ProtocolShape {
@@ -65,16 +81,9 @@ pub(crate) fn embeddings(vllm: bool) -> ProtocolShape {
         item_is: ItemIs::Tokens,
         class: Class::Text { objects: true },
         index: Some(ResultIndex { at: Pointer::from_static("/index"), optional: true }),
-        element: ResultType::Object,
-        ids: vec![Pointer::from_static("/id")],
         id_from_request: vllm,
-        counters: Counters::Usage(Pointer::from_static("/usage")),
-        share_by: Measure::Text,
-        weight: Measure::Tokens,
         known: &KNOWN,
-        unbatched_fields: &ALONE,
-        model: Some(Pointer::from_static("/model")),
-        envelope: &["object", "model", "created"],
-        ..ProtocolShape::plain("/input", "/data")
+        unbatched_fields: &UNBATCHED,
+        ..indexed_results("/input", "/data")
     }
 }

@@ -12,7 +12,7 @@ use crate::json::{self, CanonicalOptions, JsonRules, Members, Span, unescape};
 use crate::merge_key::MergeKeyBuilder;
 use crate::pointer::Pointer;
 use crate::route::{Endpoint, MergeRule};
-use crate::shape::{CounterRule, Counters, Measure, Payload, ProtocolShape, ResultLayout, TensorPointers, UnbatchedIf};
+use crate::shape::{CostShare, Counters, Measure, Payload, ProtocolShape, ResultLayout, TensorPointers, UnbatchedIf};
 use crate::stream_options::{StreamOptions, StreamOptionsError};
 use crate::tokens::{CallText, NAME_MAX, TextMeter, TextSize};
 use crate::v2::binary::Framing;
@@ -56,7 +56,7 @@ impl Endpoint {
         head::check(head, &self.common, &self.shape)
     }
 
-    /// Parses a call. A call that cannot be merged is marked as [`MergeEligibility::Alone`] with a
+    /// Parses a call. A call that cannot be merged is marked as [`MergeEligibility::Unbatched`] with a
     /// reason; no call is rejected because of its content.
     #[must_use]
     pub fn parse_call(&self, head: &Parts, body: Bytes, secret: &DigestKey) -> Call {
@@ -67,7 +67,7 @@ impl Endpoint {
         class.push_field(self.rules.path.as_parts().concat().as_bytes());
         class.push_field(head.uri.path().as_bytes());
         let mut call = Call {
-            merge: MergeEligibility::Alone(UnmergeableReason::ItemForm),
+            merge: MergeEligibility::Unbatched(UnmergeableReason::ItemForm),
             items: 1,
             weight: Weight { sum: 1, max: 1 },
             bytes: body.len(),
@@ -102,7 +102,7 @@ impl Endpoint {
             call.streaming |= found.streaming;
             let is_off = self.rules.merge == MergeRule::Never;
             let reason = if is_off { UnmergeableReason::MergeNever } else { UnmergeableReason::Generation };
-            call.merge = MergeEligibility::Alone(reason);
+            call.merge = MergeEligibility::Unbatched(reason);
             call.cost_class = class.into_bytes();
             return call;
         }
@@ -126,7 +126,7 @@ impl Endpoint {
                 call.found = found.items;
                 call.merge = match self.rules.merge {
                     MergeRule::Auto | MergeRule::Always => MergeEligibility::With(found.key.into_bytes()),
-                    MergeRule::Never => MergeEligibility::Alone(UnmergeableReason::MergeNever),
+                    MergeRule::Never => MergeEligibility::Unbatched(UnmergeableReason::MergeNever),
                 };
             }
             Err(unbatched) => {
@@ -134,7 +134,7 @@ impl Endpoint {
                 call.items = count;
                 call.weight = Weight { sum: u64::from(count), max: 1 };
                 call.streaming |= unbatched.reason == UnmergeableReason::Streaming;
-                call.merge = MergeEligibility::Alone(unbatched.reason);
+                call.merge = MergeEligibility::Unbatched(unbatched.reason);
             }
         }
         call.cost_class = class.into_bytes();
@@ -305,22 +305,13 @@ impl Endpoint {
             .chain(&self.rules.merge_on_fields)
             .collect();
         let mut text = Vec::new();
-        json::write_canonical(
-            doc,
-            root,
-            CanonicalOptions { known: self.shape.known, pointers: &pointers, without: &without },
-            &mut text,
-        )?;
+        let options = CanonicalOptions { known: self.shape.known, pointers: &pointers, without: &without };
+        json::write_canonical(doc, root, options, &mut text)?;
         key.push_field(&text);
         for pointer in &self.rules.merge_on_fields {
             text.clear();
             if let Some(found) = json::find(doc, root, pointer)? {
-                json::write_canonical(
-                    doc,
-                    found.value,
-                    CanonicalOptions { known: &[], pointers: &[], without: &[] },
-                    &mut text,
-                )?;
+                json::write_canonical(doc, found.value, CanonicalOptions::default(), &mut text)?;
             }
             key.push_field(&text);
         }
@@ -341,7 +332,7 @@ impl Endpoint {
         }
         // A total over texts can be divided exactly only if all items are equal, so the item
         // becomes part of the key.
-        if let Counters::Totals { share: CounterRule::Exact, .. } = self.shape.counters
+        if let Counters::Totals { share: CostShare::Exact, .. } = self.shape.counters
             && matches!(self.shape.share_by, Measure::Bytes | Measure::Chars)
         {
             let mut same =

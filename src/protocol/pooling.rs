@@ -7,10 +7,10 @@
 //! number of results is sent unbatched, because the server applies it to the whole response. SGLang
 //! answers it with the sorted list alone, and scores each document by itself.
 
+use crate::openai::indexed_results;
 use crate::pointer::Pointer;
 use crate::shape::{
-    BareValue, Class, Counters, ItemIs, Measure, ProtocolShape, ResultIndex, ResultLayout, ResultType, SharedText,
-    UnbatchedIf,
+    BareValue, Class, Counters, ItemIs, ProtocolShape, ResultLayout, ResultType, SharedText, UnbatchedIf,
 };
 
 /// A route of a pooling model.
@@ -73,7 +73,7 @@ const SGLANG_RERANK: [&str; 8] =
 const ITEM_SCORES: [&str; 8] =
     ["model", "query", "items", "label_token_ids", "apply_softmax", "item_first", "request_id", "rid"];
 
-const ALONE: [(&str, UnbatchedIf); 7] = [
+const UNBATCHED: [(&str, UnbatchedIf); 7] = [
     // The messages are a single conversation, and the data is the input of a plugin.
     ("messages", UnbatchedIf::Present),
     ("data", UnbatchedIf::Present),
@@ -110,28 +110,16 @@ impl PoolingRoute {
 
     /// Returns the shape of the route.
     pub(crate) fn shape(self) -> ProtocolShape {
-        let is_vllm = Self::VLLM.contains(&self);
         let shape = match self {
             Self::VllmClassify | Self::VllmPooling => vllm_inputs(),
             Self::SgLangClassify => ProtocolShape { item_is: ItemIs::Element, class: Class::Strings, ..vllm_inputs() },
             Self::VllmScore => vllm_score(),
             Self::VllmRerank | Self::InfinityRerank => rerank(),
             Self::SgLangScore => sglang_score(),
-            // The response has no members beside the results.
-            Self::SgLangRerank => return sglang_rerank(),
+            Self::SgLangRerank => sglang_rerank(),
             Self::InfinityClassify => infinity_classify(),
         };
-        ProtocolShape {
-            ids: vec![Pointer::from_static("/id")],
-            id_from_request: is_vllm,
-            counters: Counters::Usage(Pointer::from_static("/usage")),
-            share_by: Measure::Text,
-            weight: Measure::Tokens,
-            unbatched_fields: &ALONE,
-            model: Some(Pointer::from_static("/model")),
-            envelope: &["object", "model", "created"],
-            ..shape
-        }
+        ProtocolShape { id_from_request: Self::VLLM.contains(&self), unbatched_fields: &UNBATCHED, ..shape }
     }
 }
 
@@ -140,10 +128,8 @@ fn vllm_inputs() -> ProtocolShape {
         bare: BareValue::Strings,
         item_is: ItemIs::Tokens,
         class: Class::Text { objects: false },
-        index: Some(ResultIndex { at: Pointer::from_static("/index"), optional: false }),
-        element: ResultType::Object,
         known: &CLASSIFY,
-        ..ProtocolShape::plain("/input", "/data")
+        ..indexed_results("/input", "/data")
     }
 }
 
@@ -155,10 +141,8 @@ fn vllm_score() -> ProtocolShape {
         repeats_first: true,
         bare: BareValue::Strings,
         class: Class::Strings,
-        index: Some(ResultIndex { at: Pointer::from_static("/index"), optional: false }),
-        element: ResultType::Object,
         known: &SCORE,
-        ..ProtocolShape::plain("/queries", "/data")
+        ..indexed_results("/queries", "/data")
     }
 }
 
@@ -167,21 +151,19 @@ fn rerank() -> ProtocolShape {
         class: Class::Strings,
         shared_text: Some(SharedText { at: Pointer::from_static("/query"), with_each: true }),
         sorted: true,
-        index: Some(ResultIndex { at: Pointer::from_static("/index"), optional: false }),
-        element: ResultType::Object,
         known: &RERANK,
-        ..ProtocolShape::plain("/documents", "/results")
+        ..indexed_results("/documents", "/results")
     }
 }
 
 fn sglang_rerank() -> ProtocolShape {
     ProtocolShape {
         results: ResultLayout::Lists(vec![Pointer::from_static("")]),
-        share_by: Measure::Text,
-        weight: Measure::Tokens,
+        // The response has no members beside the results.
+        ids: Vec::new(),
+        counters: Counters::None,
+        envelope: &[],
         known: &SGLANG_RERANK,
-        unbatched_fields: &ALONE,
-        model: Some(Pointer::from_static("/model")),
         ..rerank()
     }
 }
@@ -190,17 +172,19 @@ fn sglang_score() -> ProtocolShape {
     ProtocolShape {
         class: Class::Strings,
         shared_text: Some(SharedText { at: Pointer::from_static("/query"), with_each: true }),
+        index: None,
         element: ResultType::Array,
         known: &ITEM_SCORES,
-        ..ProtocolShape::plain("/items", "/scores")
+        ..indexed_results("/items", "/scores")
     }
 }
 
 fn infinity_classify() -> ProtocolShape {
     ProtocolShape {
         class: Class::Strings,
+        index: None,
         element: ResultType::Array,
         known: &CLASSIFY,
-        ..ProtocolShape::plain("/input", "/data")
+        ..indexed_results("/input", "/data")
     }
 }

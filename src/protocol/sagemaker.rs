@@ -10,14 +10,9 @@ use crate::shape::{Class, Measure, ProtocolShape};
 use crate::v2;
 
 /// Suffix of the path.
-const SUFFIX: &str = "/invocations";
+pub(crate) const SUFFIX: &str = "/invocations";
 
 const KNOWN: [&str; 2] = ["inputs", "parameters"];
-
-/// Returns `true` for a path of the protocol.
-pub(crate) fn is_path(path: &str) -> bool {
-    path.ends_with(SUFFIX)
-}
 
 /// Returns the shape of `/invocations`.
 pub(crate) fn invocations() -> ProtocolShape {

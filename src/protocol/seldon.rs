@@ -11,14 +11,9 @@ use crate::pointer::Pointer;
 use crate::shape::{Class, ItemIs, ProtocolShape, TensorPointers};
 
 /// Suffix of the path.
-const SUFFIX: &str = "/predictions";
+pub(crate) const SUFFIX: &str = "/predictions";
 
 const KNOWN: [&str; 7] = ["data", "meta", "status", "strData", "binData", "jsonData", "customData"];
-
-/// Returns `true` for a path of the protocol.
-pub(crate) fn is_path(path: &str) -> bool {
-    path.ends_with(SUFFIX)
-}
 
 /// Returns the shape of `/api/v0.1/predictions` and `/api/v1.0/predictions`.
 pub(crate) fn predictions() -> ProtocolShape {

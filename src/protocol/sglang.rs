@@ -12,7 +12,7 @@ use crate::shape::{
 };
 
 /// Last step of the path.
-const SUFFIX: &str = "/generate";
+pub(crate) const SUFFIX: &str = "/generate";
 
 const KNOWN: [&str; 34] = [
     "rid",
@@ -51,7 +51,7 @@ const KNOWN: [&str; 34] = [
     "cache_salt",
 ];
 
-static ALONE: [(&str, UnbatchedIf); 26] = [
+static UNBATCHED: [(&str, UnbatchedIf); 26] = [
     // State of this call alone: its id, its session, and the worker that has its cache.
     ("rid", UnbatchedIf::Set),
     ("session_id", UnbatchedIf::Set),
@@ -83,12 +83,7 @@ static ALONE: [(&str, UnbatchedIf); 26] = [
 ];
 
 /// Several results for each prompt: a single prompt is then answered with a list.
-const ALONE_BELOW: [&str; 1] = ["/sampling_params/n"];
-
-/// Returns `true` for a path of the route.
-pub(crate) fn is_path(path: &str) -> bool {
-    path.ends_with(SUFFIX)
-}
+const UNBATCHED_BELOW: [&str; 1] = ["/sampling_params/n"];
 
 /// Returns the shape of `/generate`.
 pub(crate) fn generate() -> ProtocolShape {
@@ -108,8 +103,8 @@ pub(crate) fn generate() -> ProtocolShape {
         }),
         weight: Measure::Tokens,
         known: &KNOWN,
-        unbatched_fields: &ALONE,
-        unbatched_members: &ALONE_BELOW,
+        unbatched_fields: &UNBATCHED,
+        unbatched_members: &UNBATCHED_BELOW,
         ..ProtocolShape::plain("/text", "")
     }
 }

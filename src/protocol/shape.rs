@@ -250,18 +250,20 @@ pub(crate) enum Counters {
     /// The counters at these positions.
     Totals {
         at: Vec<Pointer>,
-        share: CounterRule,
+        share: CostShare,
     },
 }
 
-/// Treatment of a counter in the response to a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CounterRule {
-    /// Divided by the largest remainder method.
+/// Rule for dividing the counters of the response to a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CostShare {
+    /// Counters are always divided, by the largest remainder method, and marked as estimated.
+    #[default]
     Proportional,
-    /// Divided only if the shares are known.
+    /// Counters are divided only if the shares are known. Calls for which they cannot be determined
+    /// exactly do not share a batch.
     Exact,
-    /// Removed.
+    /// Counters are removed from batch responses.
     Drop,
 }
 

@@ -24,7 +24,7 @@ use http::header::{self, HeaderMap, HeaderValue};
 
 use crate::batching::Tick;
 use crate::call::{Call, MismatchKind, Reply, ResponseMismatch, SharedRequest, is_overload};
-use crate::engines;
+use crate::engines::is_engine;
 use crate::evidence::{AnswerPart, Constancy, ObservedAnswer, UnbatchedEvidence};
 use crate::route::Endpoint;
 use crate::shape::{Counters, Payload};
@@ -156,7 +156,7 @@ impl Endpoint {
 
     /// Records the parts of an unbatched response that may be constants of its merge key, as
     /// evidence for later batches.
-    pub fn observe_lone(&self, call: &Call, answer: BatchResponse<'_>, evidence: &UnbatchedEvidence) {
+    pub fn observe_unbatched(&self, call: &Call, answer: BatchResponse<'_>, evidence: &UnbatchedEvidence) {
         self.observe_document(call, answer, None, evidence);
     }
 
@@ -181,12 +181,12 @@ impl Endpoint {
 
     /// Returns the members of a batch response outside the results that neither the protocol nor
     /// the policy declares: their paths, and `true` for those that have the same bytes in the
-    /// unbatched response `lone`.
+    /// response `unbatched`.
     #[must_use]
-    pub fn undeclared_members(&self, members: &[&Call], body: &Bytes, lone: &Bytes) -> Vec<(String, bool)> {
-        let known = self.undeclared_in_unbatched(lone, None);
+    pub fn undeclared_members(&self, members: &[&Call], body: &Bytes, unbatched: &Bytes) -> Vec<(String, bool)> {
+        let known = self.undeclared_in_unbatched(unbatched, None);
         let is_same = |part: &UndeclaredPart| {
-            known.iter().any(|own| own.path == part.path && own.value.of(lone) == part.value.of(body))
+            known.iter().any(|own| own.path == part.path && own.value.of(unbatched) == part.value.of(body))
         };
         let parts = self.undeclared_in_batch(body, members, None);
         parts.iter().map(|part| (String::from_utf8_lossy(&part.path).into_owned(), is_same(part))).collect()
@@ -284,7 +284,7 @@ impl Endpoint {
 /// Returns `true` if the responding server is llama.cpp: for several inputs, its `usage` counts
 /// only the first.
 pub(crate) fn counts_first_item_only(headers: &HeaderMap) -> bool {
-    headers.get(header::SERVER).is_some_and(engines::is_llama_cpp)
+    headers.get(header::SERVER).is_some_and(|server| server.to_str().is_ok_and(is_engine))
 }
 
 /// Returns `true` if the body has a content coding other than `identity`.

@@ -4,6 +4,7 @@
 //! of `OpenAI` are merged only for other servers that implement them, so the endpoint requires the data
 //! that `/info` publishes.
 
+use crate::items::number_at;
 use crate::json::{self, JsonRules, Span};
 use crate::pointer::Pointer;
 use crate::published::{ModelKind, NotJson, PublishedLimits};
@@ -22,12 +23,9 @@ mod routes;
 /// # Errors
 /// [`NotJson`] if the response is not JSON, as that of a gateway or of a page for all paths.
 pub(crate) fn parse_info(info: &[u8]) -> Result<Option<PublishedLimits>, NotJson> {
-    json::validate(info, JsonRules { lenient: false, strict: true, nesting_max: 32 }).map_err(|_| NotJson)?;
+    json::validate(info, JsonRules::PUBLISHED).map_err(|_| NotJson)?;
     let root = json::root(info);
-    let number = |name: &str| -> Option<u64> {
-        let found = json::find(info, root, &Pointer::from_static(name)).ok()??;
-        number_at(info, found.value)
-    };
+    let number = |name| number_at(info, root, &Pointer::from_static(name)).filter(|number| *number > 0);
     let items_max = number("/max_client_batch_size");
     let weight_max = number("/max_batch_tokens");
     if items_max.is_none() && weight_max.is_none() {
@@ -58,7 +56,7 @@ fn model_kind(info: &[u8], root: Span) -> Option<ModelKind> {
 /// another model.
 #[must_use]
 pub fn parse_info_model(info: &[u8]) -> Option<String> {
-    json::validate(info, JsonRules { lenient: false, strict: true, nesting_max: 32 }).ok()?;
+    json::validate(info, JsonRules::PUBLISHED).ok()?;
     let root = json::root(info);
     let text = |name: &str| -> Option<&str> {
         let found = json::find(info, root, &Pointer::from_static(name)).ok()??;
@@ -67,10 +65,6 @@ pub fn parse_info_model(info: &[u8]) -> Option<String> {
     };
     let model = text("/model_id")?;
     Some(text("/model_sha").map_or_else(|| model.to_owned(), |revision| format!("{model} {revision}")))
-}
-
-fn number_at(doc: &[u8], span: Span) -> Option<u64> {
-    std::str::from_utf8(span.of(doc)).ok()?.parse().ok().filter(|number| *number > 0)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::batching::Tick;
 pub(crate) mod adapters;
 mod chat;
 mod completions;
-mod division;
+pub(crate) mod division;
 mod forms;
 mod hosted;
 pub(crate) mod key_pairs;
@@ -42,7 +42,7 @@ const OPEN_INFERENCE: &str = include_str!("../../tests/data/protocol/open_infere
 const TEI: &str = include_str!("../../tests/data/protocol/tei_embed.jsonl");
 const LISTS: &str = include_str!("../../tests/data/protocol/list_routes.jsonl");
 
-fn secret() -> DigestKey {
+pub(crate) fn secret() -> DigestKey {
     DigestKey::from_bytes([3; 32])
 }
 
@@ -53,6 +53,11 @@ fn pointer(text: &str) -> Pointer {
 /// Returns the rules of a route with default settings.
 pub(crate) fn rules(path: &str, protocol: RouteProtocol) -> RouteRules {
     RouteRules { item_count_max: 128, ..RouteRules::new(PathPattern::parse(path).unwrap(), protocol) }
+}
+
+/// Returns the declaration of a protocol with texts as items and vectors as results.
+fn texts() -> GenericOptions {
+    GenericOptions::new(vec![pointer("/texts")], vec![pointer("/vectors")])
 }
 
 /// Returns the rules of a route, which declares the lists `/in/rows` and `/out/rows` if it is a generic
@@ -88,12 +93,20 @@ pub(crate) fn endpoint(path: &str, protocol: RouteProtocol) -> Arc<Endpoint> {
     endpoint_of(rules(path, protocol), path)
 }
 
-/// Returns `true` if two calls may share a batch.
-fn may_share_batch(a: &Call, b: &Call) -> bool {
-    matches!((&a.merge, &b.merge), (MergeEligibility::With(a), MergeEligibility::With(b)) if a == b)
+/// Returns the merge key of a call that may be merged.
+pub(crate) fn key(call: &Call) -> Option<&[u8]> {
+    match &call.merge {
+        MergeEligibility::With(key) => Some(key),
+        MergeEligibility::Unbatched(_) => None,
+    }
 }
 
-fn parts(target: &str, headers: &[(&str, &str)]) -> http::request::Parts {
+/// Returns `true` if two calls may share a batch.
+fn may_share_batch(a: &Call, b: &Call) -> bool {
+    key(a).is_some() && key(a) == key(b)
+}
+
+pub(crate) fn parts(target: &str, headers: &[(&str, &str)]) -> http::request::Parts {
     let mut request = http::Request::builder().method(Method::POST).uri(target);
     for (name, value) in headers {
         request = request.header(*name, *value);
@@ -133,13 +146,35 @@ fn split_sent(
     endpoint.split_batch(calls, sent, answer, Some((Tick(0), &UnbatchedEvidence::default())))
 }
 
+/// Merges calls, and splits a response to the batch. Returns the body of the batch, and the replies or
+/// the mismatch.
+fn exchange(
+    endpoint: &Endpoint,
+    target: &str,
+    calls: &[&str],
+    answer: &str,
+) -> (String, Result<Vec<Reply>, MismatchKind>) {
+    let calls: Vec<Call> = calls.iter().map(|body| read(endpoint, target, body)).collect();
+    assert!(calls.iter().all(|call| may_share_batch(&calls[0], call)), "{calls:?}");
+    let members: Vec<&Call> = calls.iter().collect();
+    let sent = endpoint.write_batch(&members, None);
+    let replies = split(endpoint, &members, answer).map_err(|mismatch| mismatch.what);
+    (String::from_utf8(sent.body.to_vec()).unwrap(), replies)
+}
+
+/// Merges calls, and returns the bodies of the replies that a response to the batch is split into.
+fn answers(endpoint: &Endpoint, target: &str, calls: &[&str], answer: &str) -> Result<Vec<String>, MismatchKind> {
+    let replies = exchange(endpoint, target, calls, answer).1?;
+    Ok(bodies(&replies).into_iter().map(str::to_owned).collect())
+}
+
 fn bodies(replies: &[Reply]) -> Vec<&str> {
     replies.iter().map(|reply| std::str::from_utf8(&reply.body).unwrap()).collect()
 }
 
 fn one_spelling(doc: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    write_canonical(doc, root(doc), CanonicalOptions { known: &[], pointers: &[], without: &[] }, &mut out).unwrap();
+    write_canonical(doc, root(doc), CanonicalOptions::default(), &mut out).unwrap();
     out
 }
 
@@ -248,11 +283,13 @@ fn case_routes(case: &Value) -> Option<Routes> {
 
 fn header_map(value: &Value) -> HeaderMap {
     let pairs = value.as_object().into_iter().flatten();
-    pairs
-        .map(|(name, value)| {
-            (HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value.as_str().unwrap()).unwrap())
-        })
-        .collect()
+    headers_of(&pairs.map(|(name, value)| (name.as_str(), value.as_str().unwrap())).collect::<Vec<_>>())
+}
+
+pub(crate) fn headers_of(pairs: &[(&str, &str)]) -> HeaderMap {
+    let parse =
+        |(name, value): &(&str, &str)| (name.parse::<HeaderName>().unwrap(), value.parse::<HeaderValue>().unwrap());
+    pairs.iter().map(parse).collect()
 }
 
 fn body_of(entry: &Value) -> Vec<u8> {
@@ -295,8 +332,7 @@ fn read_case(case: &Value, routes: &Routes) -> Clients {
 
 fn mergeable(a: &(Option<Arc<Endpoint>>, Call), b: &(Option<Arc<Endpoint>>, Call)) -> bool {
     let both = a.0.is_some() && b.0.is_some();
-    let keys = matches!((&a.1.merge, &b.1.merge), (MergeEligibility::With(a), MergeEligibility::With(b)) if a == b);
-    both && keys && !a.1.exclusive.iter().any(|value| b.1.exclusive.contains(value))
+    both && may_share_batch(&a.1, &b.1) && !a.1.exclusive.iter().any(|value| b.1.exclusive.contains(value))
 }
 
 /// Runs the parts of a case that need no socket, and returns the number of shared calls that were

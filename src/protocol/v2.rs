@@ -46,13 +46,8 @@ pub(crate) fn shape() -> ProtocolShape {
     }
 }
 
-/// Returns `true` for the path of an inference call:
-/// `/v2/models/{model}[/versions/{version}]/infer`, behind any prefix.
-pub(crate) fn is_model_path(path: &str) -> bool {
-    model(path).is_some()
-}
-
-/// Returns the model in the path of an inference call, as written.
+/// Returns the model in the path of an inference call, as written:
+/// `/v2/models/{model}[/versions/{version}]/infer`, behind any prefix. `None` for any other path.
 pub(crate) fn model(path: &str) -> Option<&str> {
     let (_, rest) = path.split_once("/v2/models/")?;
     let steps: Vec<&str> = rest.strip_suffix(SUFFIX)?.split('/').collect();

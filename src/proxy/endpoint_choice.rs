@@ -64,7 +64,7 @@ impl Proxy {
             return (endpoint.clone(), call);
         };
         let mut call = parse(&queued);
-        call.merge = MergeEligibility::Alone(reason);
+        call.merge = MergeEligibility::Unbatched(reason);
         (queued, call)
     }
 

@@ -135,7 +135,7 @@ impl BodyTap for RequestTap {
             // The body is already forwarded, so only the properties of the call are retained.
             (call.body, call.head.headers) = (Bytes::new(), HeaderMap::new());
             if trailers && matches!(call.merge, MergeEligibility::With(_)) {
-                call.merge = MergeEligibility::Alone(UnmergeableReason::Header);
+                call.merge = MergeEligibility::Unbatched(UnmergeableReason::Header);
             }
             drop(held);
             call

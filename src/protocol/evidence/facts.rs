@@ -65,8 +65,8 @@ pub(super) struct KeyFacts {
     has_new_answer: bool,
     /// Number of unbatched responses that agreed, at the last batch with a part to be learned.
     agreed: u32,
-    pub(super) apart_until: Tick,
-    apart: Duration,
+    pub(super) unbatched_until: Tick,
+    unbatched_time: Duration,
 }
 
 /// A part observed in unbatched responses, as digests.
@@ -144,14 +144,14 @@ impl KeyFacts {
     pub(super) fn on_batch(&mut self, now: Tick, standing: Constancy, isolated_max: u32) {
         // Batches that were in flight before do not extend the time of a key that is already sent
         // unbatched.
-        if now < self.apart_until {
+        if now < self.unbatched_until {
             return;
         }
         let is_counted = self.has_new_answer || self.isolated == 0;
         match standing {
             Constancy::Constant => {
                 self.isolated = self.isolated.saturating_sub(1);
-                self.apart = Duration::ZERO;
+                self.unbatched_time = Duration::ZERO;
             }
             Constancy::Learning if isolated_max > 1 => {
                 let agreed = self.facts.iter().map(|fact| fact.run).sum();
@@ -169,8 +169,8 @@ impl KeyFacts {
     }
 
     fn suspend_merging(&mut self, now: Tick) {
-        self.apart = (self.apart * 2).clamp(UNBATCHED_TIME.0, UNBATCHED_TIME.1);
-        self.apart_until = now.after(self.apart);
+        self.unbatched_time = (self.unbatched_time * 2).clamp(UNBATCHED_TIME.0, UNBATCHED_TIME.1);
+        self.unbatched_until = now.after(self.unbatched_time);
     }
 }
 

@@ -2,7 +2,8 @@
 
 use memchr::memmem;
 
-use crate::json::{self, JsonRules, NESTING_MAX, Span};
+use crate::items::number_at;
+use crate::json::{self, JsonRules};
 use crate::pointer::Pointer;
 
 /// Maximum length of a line of a stream that is read, in bytes. Events with text are far smaller;
@@ -126,17 +127,11 @@ impl OutputMeter {
 
 /// Returns the numbers of input and output tokens that a JSON document reports.
 fn reported(doc: &[u8]) -> [Option<u64>; 2] {
-    let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
-    if json::validate(doc, rules).is_err() {
+    if json::validate(doc, JsonRules::ANSWER).is_err() {
         return [None; 2];
     }
     let root = json::root(doc);
-    [INPUT, OUTPUT].map(|names| names.iter().find_map(|name| number_at(doc, root, name)))
-}
-
-fn number_at(doc: &[u8], root: Span, pointer: &'static str) -> Option<u64> {
-    let found = json::find(doc, root, &Pointer::from_static(pointer)).ok()??;
-    std::str::from_utf8(found.value.of(doc)).ok()?.parse().ok()
+    [INPUT, OUTPUT].map(|names| names.into_iter().find_map(|name| number_at(doc, root, &Pointer::from_static(name))))
 }
 
 fn contains(text: &[u8], part: &[u8]) -> bool {

@@ -54,14 +54,16 @@ fn parts(items: &ItemSpans, index: usize) -> impl Iterator<Item = Span> {
 fn text_size(doc: &[u8], item: Span, meter: &mut TextMeter<'_>) -> TextSize {
     match kind(doc, item.start) {
         JsonType::String => meter.measure(item.inner_bytes(doc)),
-        JsonType::Array if holds_texts(doc, item) => {
-            let mut size = TextSize::default();
-            Elements::new(doc, item).for_each(|text| size += text_size(doc, text, meter));
-            size
-        }
-        // A conversation.
-        JsonType::Array if holds_objects(doc, item) => meter.measure(item.of(doc)),
-        JsonType::Array => TextSize::of_tokens(u64::try_from(Elements::new(doc, item).count()).unwrap_or(u64::MAX)),
+        JsonType::Array => match first_type(doc, item) {
+            Some(JsonType::String) => {
+                let mut size = TextSize::default();
+                Elements::new(doc, item).for_each(|text| size += text_size(doc, text, meter));
+                size
+            }
+            // A conversation.
+            Some(JsonType::Object) => meter.measure(item.of(doc)),
+            _ => TextSize::of_tokens(u64::try_from(Elements::new(doc, item).count()).unwrap_or(u64::MAX)),
+        },
         JsonType::Object => {
             meter.measure(text_member(doc, item).map_or_else(|| item.of(doc), |text| text.inner_bytes(doc)))
         }
@@ -81,7 +83,7 @@ pub(crate) fn item_weight(doc: &[u8], item: Span, measure: &Measure) -> u64 {
         Measure::At(pointer) => number_at(doc, item, pointer).unwrap_or(1),
         Measure::Text => match here {
             JsonType::String => json::code_points(item.inner_bytes(doc)),
-            JsonType::Array if holds_texts(doc, item) => chars(doc, item).unwrap_or(1),
+            JsonType::Array if first_type(doc, item) == Some(JsonType::String) => chars(doc, item).unwrap_or(1),
             JsonType::Array => count(Elements::new(doc, item).count()),
             JsonType::Object => text_member(doc, item).map_or(1, |text| json::code_points(text.inner_bytes(doc))),
             JsonType::Number | JsonType::Bool | JsonType::Null => 1,
@@ -92,15 +94,12 @@ pub(crate) fn item_weight(doc: &[u8], item: Span, measure: &Measure) -> u64 {
 
 /// Returns `true` for a list that may be one of token ids.
 pub(crate) fn is_token_list(doc: &[u8], item: Span) -> bool {
-    kind(doc, item.start) == JsonType::Array && !holds_texts(doc, item)
+    kind(doc, item.start) == JsonType::Array && first_type(doc, item) != Some(JsonType::String)
 }
 
-fn holds_objects(doc: &[u8], list: Span) -> bool {
-    Elements::new(doc, list).next().is_some_and(|first| kind(doc, first.start) == JsonType::Object)
-}
-
-fn holds_texts(doc: &[u8], list: Span) -> bool {
-    Elements::new(doc, list).next().is_some_and(|first| kind(doc, first.start) == JsonType::String)
+/// Returns the type of the first element of a list.
+pub(super) fn first_type(doc: &[u8], list: Span) -> Option<JsonType> {
+    Elements::new(doc, list).next().map(|first| kind(doc, first.start))
 }
 
 /// Returns the number at `pointer` inside a value if it is a non-negative integer.

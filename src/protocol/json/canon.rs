@@ -10,7 +10,7 @@ use super::{DuplicateKey, Elements, JsonType, Members, Span, is_case_variant, ki
 use crate::pointer::Pointer;
 
 /// Fields and pointers of a request that receive special treatment.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CanonicalOptions<'a> {
     /// Names of top-level fields that the protocol defines.
     pub(crate) known: &'a [&'a str],
@@ -29,16 +29,15 @@ pub(crate) struct CanonicalOptions<'a> {
 pub(crate) fn write_canonical(
     doc: &[u8],
     span: Span,
-    looked: CanonicalOptions<'_>,
+    options: CanonicalOptions<'_>,
     out: &mut Vec<u8>,
 ) -> Result<(), DuplicateKey> {
-    CanonicalWriter { doc, known: looked.known, without: looked.without, out }.value(span, 0, looked.pointers)
+    CanonicalWriter { doc, options, out }.value(span, 0, options.pointers)
 }
 
 struct CanonicalWriter<'a> {
     doc: &'a [u8],
-    known: &'a [&'a str],
-    without: &'a [usize],
+    options: CanonicalOptions<'a>,
     out: &'a mut Vec<u8>,
 }
 
@@ -59,7 +58,7 @@ impl CanonicalWriter<'_> {
     fn array(&mut self, span: Span, depth: usize, active: &[&Pointer]) -> Result<(), DuplicateKey> {
         self.out.push(b'[');
         for (index, element) in Elements::new(self.doc, span).enumerate() {
-            if self.without.binary_search(&element.start).is_ok() {
+            if self.options.without.binary_search(&element.start).is_ok() {
                 self.out.extend_from_slice(b"*,");
                 continue;
             }
@@ -82,12 +81,12 @@ impl CanonicalWriter<'_> {
             let key = unescape(member.key.inner_bytes(self.doc));
             let tokens = active.iter().filter_map(|pointer| pointer.tokens().get(depth)).map(String::as_str);
             // Fields of the protocol exist at the top level only; pointers apply at every level.
-            let known = if depth == 0 { self.known } else { &[] };
+            let known = if depth == 0 { self.options.known } else { &[] };
             if known.iter().copied().chain(tokens).any(|name| is_case_variant(&key, name.as_bytes())) {
                 return Err(DuplicateKey);
             }
             let from = self.out.len();
-            if self.without.binary_search(&member.value.start).is_err() {
+            if self.options.without.binary_search(&member.value.start).is_err() {
                 self.out.extend_from_slice(member.key.of(self.doc));
                 self.out.push(b':');
                 self.value(member.value, depth + 1, &pointers_through(active, depth, &key))?;

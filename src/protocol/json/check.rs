@@ -322,6 +322,15 @@ fn skip_plain(doc: &[u8], mut pos: usize) -> usize {
     pos
 }
 
+// === impl JsonRules ===
+
+impl JsonRules {
+    /// The rules for responses, which are passed on as they are written.
+    pub(crate) const ANSWER: Self = Self { lenient: true, strict: false, nesting_max: NESTING_MAX };
+    /// The rules for documents that a server publishes about itself.
+    pub(crate) const PUBLISHED: Self = Self { lenient: false, strict: true, nesting_max: 32 };
+}
+
 // === impl BracketStack ===
 
 impl BracketStack {

@@ -4,14 +4,11 @@
 //! vLLM takes no streams, no tools, no beam search and one choice in this form. The other calls are
 //! queued as those for text on any server (`generation`).
 
-use crate::pointer::Pointer;
-use crate::shape::{
-    BareValue, Class, Counters, ItemIs, ListPath, Measure, ProtocolShape, ResultIndex, ResultType, TextGeneration,
-    TokenIds, UnbatchedIf,
-};
+use super::indexed_results;
+use crate::shape::{Class, ItemIs, ListPath, Measure, ProtocolShape, TextGeneration, TokenIds, UnbatchedIf};
 
 /// Last steps of the path.
-const SUFFIX: &str = "/chat/completions";
+pub(crate) const SUFFIX: &str = "/chat/completions";
 /// Further steps of the path of shared calls.
 const LIST_STEPS: &str = "/batch";
 
@@ -54,7 +51,7 @@ const KNOWN: [&str; 36] = [
     "kv_transfer_params",
 ];
 
-const ALONE: [(&str, UnbatchedIf); 12] = [
+const UNBATCHED: [(&str, UnbatchedIf); 12] = [
     ("n", UnbatchedIf::UnlessOne),
     ("best_of", UnbatchedIf::UnlessOne),
     ("tools", UnbatchedIf::Set),
@@ -72,18 +69,11 @@ const ALONE: [(&str, UnbatchedIf); 12] = [
     ("rid", UnbatchedIf::Set),
 ];
 
-/// Returns `true` for a path of chat.
-pub(crate) fn is_path(path: &str) -> bool {
-    path.ends_with(SUFFIX)
-}
-
 /// Returns the shape of `/v1/chat/completions`.
 pub(crate) fn completions() -> ProtocolShape {
     ProtocolShape {
-        bare: BareValue::Never,
         item_is: ItemIs::Conversation,
         class: Class::Conversations,
-        index: Some(ResultIndex { at: Pointer::from_static("/index"), optional: false }),
         generation: Some(TextGeneration {
             count: "/n",
             token_ids: TokenIds::NullUnlessRequested,
@@ -91,15 +81,10 @@ pub(crate) fn completions() -> ProtocolShape {
             streams: false,
             ends_with_counts: false,
         }),
-        element: ResultType::Object,
-        ids: vec![Pointer::from_static("/id")],
         id_from_request: true,
-        counters: Counters::Usage(Pointer::from_static("/usage")),
         share_by: Measure::Bytes,
-        weight: Measure::Tokens,
         known: &KNOWN,
-        unbatched_fields: &ALONE,
-        model: Some(Pointer::from_static("/model")),
+        unbatched_fields: &UNBATCHED,
         envelope: &[
             "object",
             "model",
@@ -111,6 +96,6 @@ pub(crate) fn completions() -> ProtocolShape {
             "kv_transfer_params",
         ],
         upstream_path: Some(ListPath::Below(LIST_STEPS)),
-        ..ProtocolShape::plain("/messages", "/choices")
+        ..indexed_results("/messages", "/choices")
     }
 }

@@ -6,11 +6,8 @@
 //!
 //! Streamed responses are split by `split::stream`.
 
-use crate::pointer::Pointer;
-use crate::shape::{
-    BareValue, Class, Counters, ItemIs, Measure, ProtocolShape, ResultIndex, ResultType, TextGeneration, TokenIds,
-    UnbatchedIf,
-};
+use super::{chat, indexed_results};
+use crate::shape::{BareValue, Class, ItemIs, ProtocolShape, TextGeneration, TokenIds, UnbatchedIf};
 
 /// Paths that are recognised even if no policy names them. KServe's runtime of Hugging Face models
 /// serves the second.
@@ -18,9 +15,8 @@ pub(crate) const PATHS: [&str; 2] = [PATH, "/openai/v1/completions"];
 /// The one of them whose calls are merged once the server is known to be no engine. KServe's list of
 /// models names no engine, so that one behind the other path would not be known.
 pub(crate) const PATH: &str = "/v1/completions";
-/// Last steps of the path, and last steps of the path of chat, which has the same ending.
+/// Last step of the path.
 const SUFFIX: &str = "/completions";
-const CHAT_SUFFIX: &str = "/chat/completions";
 
 const KNOWN: [&str; 37] = [
     "model",
@@ -62,7 +58,7 @@ const KNOWN: [&str; 37] = [
     "ignore_eos",
 ];
 
-static ALONE: [(&str, UnbatchedIf); 10] = [
+static UNBATCHED: [(&str, UnbatchedIf); 10] = [
     // The first, see `unbatched_fields`: the server draws random numbers for a batch as a whole.
     ("seed", UnbatchedIf::Set),
     // The prompt is a tensor.
@@ -91,18 +87,18 @@ pub(crate) enum CompletionsVariant {
     Tgi,
 }
 
-/// Returns `true` for a path of completions.
+/// Returns `true` for a path of completions. Those of chat have the same ending.
 pub(crate) fn is_path(path: &str) -> bool {
-    path.ends_with(SUFFIX) && !path.ends_with(CHAT_SUFFIX)
+    path.ends_with(SUFFIX) && !path.ends_with(chat::SUFFIX)
 }
 
-/// Returns the fields of calls that are sent alone. Engines draw random numbers for each prompt, so
+/// Returns the fields of calls that are sent unbatched. Engines draw random numbers for each prompt, so
 /// that those of a call with a seed do not depend on its neighbours.
 fn unbatched_fields(variant: CompletionsVariant) -> &'static [(&'static str, UnbatchedIf)] {
     match variant {
-        CompletionsVariant::OpenAi => &ALONE,
+        CompletionsVariant::OpenAi => &UNBATCHED,
         CompletionsVariant::Vllm | CompletionsVariant::SgLang | CompletionsVariant::Tgi => {
-            ALONE.split_first().map_or(&[], |(_, rest)| rest)
+            UNBATCHED.split_first().map_or(&[], |(_, rest)| rest)
         }
     }
 }
@@ -118,8 +114,6 @@ pub(crate) fn completions(variant: CompletionsVariant) -> ProtocolShape {
         bare: BareValue::Strings,
         item_is: ItemIs::Tokens,
         class: if variant == CompletionsVariant::Tgi { Class::Strings } else { Class::Text { objects: false } },
-        // TGI writes the results in the order of their completion.
-        index: Some(ResultIndex { at: Pointer::from_static("/index"), optional: false }),
         generation: Some(TextGeneration {
             count: "/n",
             token_ids,
@@ -127,17 +121,12 @@ pub(crate) fn completions(variant: CompletionsVariant) -> ProtocolShape {
             streams: true,
             ends_with_counts: variant == CompletionsVariant::Tgi,
         }),
-        element: ResultType::Object,
-        ids: vec![Pointer::from_static("/id")],
         id_from_request: variant == CompletionsVariant::Vllm,
-        counters: Counters::Usage(Pointer::from_static("/usage")),
-        share_by: Measure::Text,
-        weight: Measure::Tokens,
         known: &KNOWN,
         unbatched_fields: unbatched_fields(variant),
-        model: Some(Pointer::from_static("/model")),
         envelope: &["object", "model", "created", "service_tier", "system_fingerprint", "kv_transfer_params"],
-        ..ProtocolShape::plain("/prompt", "/choices")
+        // The index orders the results, which TGI writes in the order of their completion.
+        ..indexed_results("/prompt", "/choices")
     }
 }
 

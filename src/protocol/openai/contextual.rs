@@ -2,32 +2,15 @@
 //!
 //! The texts of an item are embedded together, so an item is never divided.
 
-use crate::pointer::Pointer;
-use crate::shape::{Class, Counters, Measure, ProtocolShape, ResultIndex, ResultType};
+use super::indexed_results;
+use crate::shape::{Class, ProtocolShape};
 
 /// Suffix of the path.
-const SUFFIX: &str = "/contextualizedembeddings";
+pub(crate) const SUFFIX: &str = "/contextualizedembeddings";
 
 const KNOWN: [&str; 6] = ["model", "inputs", "input_type", "output_dtype", "output_dimension", "encoding_format"];
 
-/// Returns `true` for a path of the route.
-pub(crate) fn is_path(path: &str) -> bool {
-    path.ends_with(SUFFIX)
-}
-
 /// Returns the shape of `/v1/contextualizedembeddings`.
 pub(crate) fn embeddings() -> ProtocolShape {
-    ProtocolShape {
-        class: Class::StringLists,
-        index: Some(ResultIndex { at: Pointer::from_static("/index"), optional: false }),
-        element: ResultType::Object,
-        ids: vec![Pointer::from_static("/id")],
-        counters: Counters::Usage(Pointer::from_static("/usage")),
-        share_by: Measure::Text,
-        weight: Measure::Tokens,
-        known: &KNOWN,
-        model: Some(Pointer::from_static("/model")),
-        envelope: &["object", "model", "created"],
-        ..ProtocolShape::plain("/inputs", "/data")
-    }
+    ProtocolShape { class: Class::StringLists, known: &KNOWN, ..indexed_results("/inputs", "/data") }
 }

@@ -6,14 +6,9 @@ use crate::pointer::Pointer;
 use crate::shape::{BareValue, Class, Measure, ProtocolShape, ResultType};
 
 /// Suffix of the path.
-const SUFFIX: &str = "/moderations";
+pub(crate) const SUFFIX: &str = "/moderations";
 
 const KNOWN: [&str; 2] = ["model", "input"];
-
-/// Returns `true` for a path of moderations.
-pub(crate) fn is_path(path: &str) -> bool {
-    path.ends_with(SUFFIX)
-}
 
 /// Returns the shape of `/v1/moderations`.
 pub(crate) fn moderations() -> ProtocolShape {

@@ -154,35 +154,35 @@ impl Adapter {
             RouteProtocol::Auto if path == TeiRoute::Embed.path() => Some(Self::Tei(TeiRoute::Embed)),
             // A prefix before the protocol's path is accepted, because the configuration of the model
             // below the same prefix shows that the protocol is the one of the server.
-            RouteProtocol::Auto if v2::is_model_path(path) => Some(Self::V2),
+            RouteProtocol::Auto if v2::model(path).is_some() => Some(Self::V2),
             RouteProtocol::Auto if path == v2::grpc::PATH => Some(Self::V2Grpc),
-            RouteProtocol::OpenInferenceV2 if v2::grpc::is_path(path) => Some(Self::V2Grpc),
+            RouteProtocol::OpenInferenceV2 if path.ends_with(v2::grpc::PATH) => Some(Self::V2Grpc),
             RouteProtocol::OpenInferenceV2 => path.ends_with(v2::SUFFIX).then_some(Self::V2),
             RouteProtocol::Auto => {
                 let verb = kserve::verb(path).filter(|_| kserve::is_model_path(path));
                 verb.map(Self::V1).or_else(|| Self::generation(path))
             }
             RouteProtocol::KServeV1 | RouteProtocol::TfServing => kserve::verb(path).map(Self::V1),
-            RouteProtocol::MlFlow => mlflow::is_path(path).then_some(Self::MlFlow),
-            RouteProtocol::Seldon => seldon::is_path(path).then_some(Self::Seldon),
-            RouteProtocol::SageMaker => sagemaker::is_path(path).then_some(Self::SageMaker),
+            RouteProtocol::MlFlow => path.ends_with(mlflow::SUFFIX).then_some(Self::MlFlow),
+            RouteProtocol::Seldon => path.ends_with(seldon::SUFFIX).then_some(Self::Seldon),
+            RouteProtocol::SageMaker => path.ends_with(sagemaker::SUFFIX).then_some(Self::SageMaker),
             RouteProtocol::BentoMl => Some(Self::BentoMl),
-            RouteProtocol::Cohere => cohere::is_path(path).then_some(Self::Cohere),
-            RouteProtocol::Ollama if ollama::is_path(path) => Some(Self::Ollama),
-            RouteProtocol::Ollama if ollama::is_older_path(path) => None,
-            RouteProtocol::Voyage if contextual::is_path(path) => Some(Self::Contextual),
+            RouteProtocol::Cohere => path.ends_with(cohere::SUFFIX).then_some(Self::Cohere),
+            RouteProtocol::Ollama if path.ends_with(ollama::SUFFIX) => Some(Self::Ollama),
+            RouteProtocol::Ollama if path.ends_with(ollama::OLDER_SUFFIX) => None,
+            RouteProtocol::Voyage if path.ends_with(contextual::SUFFIX) => Some(Self::Contextual),
             RouteProtocol::OpenAi | RouteProtocol::Vllm | RouteProtocol::SgLang | RouteProtocol::Tgi
                 if completions::is_path(path) =>
             {
                 Some(Self::Completions)
             }
-            RouteProtocol::Vllm if chat::is_path(path) => Some(Self::Chat),
+            RouteProtocol::Vllm if path.ends_with(chat::SUFFIX) => Some(Self::Chat),
             // SageMaker reaches all routes of vLLM at one path. Calls without `input` are for text, and
             // are sent one by one, without metrics of their tokens.
-            RouteProtocol::Vllm if sagemaker::is_path(path) => Some(Self::Embeddings),
-            RouteProtocol::SgLang if sglang::is_path(path) => Some(Self::SgLang),
+            RouteProtocol::Vllm if path.ends_with(sagemaker::SUFFIX) => Some(Self::Embeddings),
+            RouteProtocol::SgLang if path.ends_with(sglang::SUFFIX) => Some(Self::SgLang),
             RouteProtocol::LlamaCpp | RouteProtocol::Tgi => Self::generation(path),
-            RouteProtocol::OpenAi if moderations::is_path(path) => Some(Self::Moderations),
+            RouteProtocol::OpenAi if path.ends_with(moderations::SUFFIX) => Some(Self::Moderations),
             RouteProtocol::OpenAi | RouteProtocol::Vllm | RouteProtocol::SgLang | RouteProtocol::Ollama
                 if GenerationFormat::of_path(path).is_some() =>
             {

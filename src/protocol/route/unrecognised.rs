@@ -8,12 +8,14 @@ use strum::{IntoStaticStr, VariantArray};
 use super::adapter::Adapter;
 use super::{RouteProtocol, Routes};
 use crate::dialect::Dialect;
-use crate::paths::UnmergedPath;
+use crate::generation::GenerationFormat;
 use crate::tei::TeiRoute;
 use crate::v2;
 
 /// Part of the paths of Ollama's own routes. Its others are those of OpenAI.
 const OLLAMA_OWN: &str = "/api/";
+/// Last step of the paths of reranking: `OpenAI`-compatible servers, TEI, Cohere.
+const RERANKING: &str = "/rerank";
 
 /// Cause for which no adapter recognises a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
@@ -58,10 +60,8 @@ impl UnrecognisedCause {
     /// Returns the cause for a POST call that no route passes through. `is_unlisted`: the policy
     /// has routes, and none of them matches.
     fn for_path(path: &str, is_unlisted: bool) -> Self {
-        match UnmergedPath::classify(path) {
-            Some(UnmergedPath::Reranking) => return Self::Reranking,
-            Some(UnmergedPath::Management) => return Self::Management,
-            None => {}
+        if let Some(cause) = Self::for_unmerged_path(path) {
+            return cause;
         }
         if is_unlisted && Adapter::is_automatic(path) {
             return Self::Unlisted;
@@ -74,6 +74,20 @@ impl UnrecognisedCause {
         let is_tei = matches!(route, Some(TeiRoute::Embed | TeiRoute::EmbedAll | TeiRoute::EmbedSparse));
         let is_supported = is_tei || by_name.into_iter().any(|protocol| protocol.is_recognised(path));
         if is_supported { Self::Unnamed } else { Self::NoAdapter }
+    }
+
+    /// Returns the cause for a path of a protocol whose calls are merged only on a route that names the
+    /// protocol, or never. Servers are often reached behind a prefix (`/seldon/NAMESPACE/NAME`), so any
+    /// prefix is accepted.
+    fn for_unmerged_path(path: &str) -> Option<Self> {
+        if path.contains(v2::grpc::SERVICE) {
+            return (!path.ends_with(v2::grpc::PATH)).then_some(Self::Management);
+        }
+        if path.contains("/v2/repository/") || path.contains("/v2/models/") {
+            let is_inference = v2::model(path).is_some() || GenerationFormat::of_path(path).is_some();
+            return (!is_inference).then_some(Self::Management);
+        }
+        path.ends_with(RERANKING).then_some(Self::Reranking)
     }
 }
 
@@ -152,6 +166,36 @@ mod tests {
             ("/predict", UnrecognisedCause::NoAdapter),
         ] {
             assert_eq!(of(&Method::POST, path), cause, "{path}");
+        }
+    }
+
+    #[test]
+    fn inference_and_generation_of_open_inference_are_no_management() {
+        for path in [
+            "/v2/models/m/infer",
+            "/v2/models/m/versions/1/infer",
+            "/seldon/ns/dep/v2/models/m/infer",
+            "/myns/v2/models/m/versions/2/infer",
+            "/v2/models/m/generate",
+            "/ns/v2/models/m/versions/1/generate_stream",
+        ] {
+            assert_eq!(UnrecognisedCause::for_unmerged_path(path), None, "{path}");
+        }
+        assert_eq!(UnrecognisedCause::for_unmerged_path("/inference.GRPCInferenceService/ModelInfer"), None);
+        let stream = UnrecognisedCause::for_unmerged_path("/inference.GRPCInferenceService/ModelStreamInfer");
+        assert_eq!(stream, Some(UnrecognisedCause::Management));
+        for path in ["/v2/models/m", "/v2/models/m/ready", "/ns/v2/models/m/config", "/v2/repository/index"] {
+            assert_eq!(UnrecognisedCause::for_unmerged_path(path), Some(UnrecognisedCause::Management), "{path}");
+        }
+    }
+
+    #[test]
+    fn reranking_is_recognised_by_the_end_of_the_path() {
+        for path in ["/rerank", "/v1/rerank", "/v2/rerank"] {
+            assert_eq!(UnrecognisedCause::for_unmerged_path(path), Some(UnrecognisedCause::Reranking), "{path}");
+        }
+        for path in ["/predict", "/v1/embeddings", "/v1/models/m:predict", "/v1/chat/completions"] {
+            assert_eq!(UnrecognisedCause::for_unmerged_path(path), None, "{path}");
         }
     }
 

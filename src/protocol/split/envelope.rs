@@ -13,7 +13,7 @@ mod outputs;
 use crate::call::Call;
 use crate::evidence::{AnswerPart, MEMBERS_MAX};
 use crate::ids;
-use crate::json::{self, Elements, JsonRules, JsonType, Members, NESTING_MAX, Span, kind, unescape};
+use crate::json::{self, Elements, JsonRules, JsonType, Members, Span, kind, unescape};
 use crate::pointer::Pointer;
 use crate::shape::{Counters, Measure, Payload, ProtocolShape, ResultLayout, TensorPointers};
 use crate::usage;
@@ -116,8 +116,7 @@ pub(super) fn undeclared_in_unbatched(
     fields: &[Pointer],
     now: Option<u64>,
 ) -> Vec<UndeclaredPart> {
-    let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
-    if json::validate(doc, rules).is_err() {
+    if json::validate(doc, JsonRules::ANSWER).is_err() {
         return Vec::new();
     }
     let mut envelope = EnvelopeWalker { now, ..EnvelopeWalker::new(doc, shape, fields, None) };

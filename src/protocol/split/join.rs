@@ -14,10 +14,10 @@ use super::results::{LocatedResults, ResultList};
 use crate::call::{Call, MismatchKind, Reply, ResponseMismatch};
 use crate::headers;
 use crate::items;
-use crate::json::{self, Elements, JsonRules, NESTING_MAX, ObjectIndex, Span};
+use crate::json::{self, Elements, JsonRules, ObjectIndex, Span};
 use crate::pointer::Pointer;
 use crate::route::Endpoint;
-use crate::shape::{CounterRule, Counters, Payload};
+use crate::shape::{CostShare, Counters, Payload};
 use crate::spacing::infer_separator;
 use crate::usage::{self, IndivisibleCounter};
 use crate::v2;
@@ -94,17 +94,11 @@ impl Endpoint {
             return Err(MismatchKind::Shape.into());
         }
         let mut out = Vec::with_capacity(located.iter().map(|part| part.doc.len()).sum());
-        let mut from = 0;
-        for (span, edit) in edits {
-            out.extend_from_slice(Span { start: from, end: span.start }.of(first.doc));
-            match edit {
-                JoinEdit::Cut => {}
-                JoinEdit::List(index) => write_list(&located, index, &mut out),
-                JoinEdit::Number(sum) => out.extend_from_slice(sum.as_bytes()),
-            }
-            from = span.end;
-        }
-        out.extend_from_slice(Span { start: from, end: first.doc.len() }.of(first.doc));
+        json::splice(first.doc, Span::whole(first.doc), edits, &mut out, |_, edit, out| match edit {
+            JoinEdit::Cut => {}
+            JoinEdit::List(index) => write_list(&located, index, out),
+            JoinEdit::Number(sum) => out.extend_from_slice(sum.as_bytes()),
+        });
         let headers = join_headers(parts, &reply.headers);
         Ok(Reply { status: reply.status, headers, body: Bytes::from(out), trailers: None })
     }
@@ -118,8 +112,7 @@ impl Endpoint {
         let document = self.document(&part.reply.headers, &part.reply.body);
         let mut is_declared = true;
         if self.shape.payload == Payload::Tensors {
-            let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
-            json::validate(&document, rules).map_err(|_| MismatchKind::NotJson)?;
+            json::validate(&document, JsonRules::ANSWER).map_err(|_| MismatchKind::NotJson)?;
             is_declared = !v2::division::has_numbers(&document);
         }
         is_declared &= !self.has_undeclared(&document, part.call);
@@ -147,8 +140,7 @@ impl Endpoint {
     fn locate_part<'a>(&self, part: &PartAnswer<'a>) -> Result<LocatedPart<'a>, ResponseMismatch> {
         check_response(part)?;
         let doc = &part.reply.body;
-        let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
-        json::validate(doc, rules).map_err(|_| MismatchKind::NotJson)?;
+        json::validate(doc, JsonRules::ANSWER).map_err(|_| MismatchKind::NotJson)?;
         let members = [part.call];
         let results =
             LocatedResults::find(doc, &ObjectIndex::new(doc, json::root_of_validated(doc)), &self.shape, &members)?;
@@ -173,7 +165,7 @@ impl Endpoint {
         match &self.shape.counters {
             Counters::None => {}
             Counters::Usage(pointer) => add(pointer)?,
-            Counters::Totals { at, share: CounterRule::Drop } => {
+            Counters::Totals { at, share: CostShare::Drop } => {
                 let Some(first) = parts.first() else { return Ok(edits) };
                 let (cuts, _) =
                     items::removal_spans(first.doc, json::root(first.doc), at).map_err(MismatchKind::from)?;

@@ -11,10 +11,10 @@ use super::shares::CounterShares;
 use super::token_ids;
 use crate::call::{Call, MismatchKind, ResponseMismatch, SharedRequest};
 use crate::items::{self, item_weight};
-use crate::json::{self, JsonRules, JsonType, NESTING_MAX, ObjectIndex, Span, kind, to_json_string};
+use crate::json::{self, JsonRules, JsonType, ObjectIndex, Span, kind, to_json_string};
 use crate::merge;
 use crate::pointer::Pointer;
-use crate::shape::{CounterRule, Counters, Measure, ProtocolShape, ResultLayout, TokenIds};
+use crate::shape::{CostShare, Counters, Measure, ProtocolShape, ResultLayout, TokenIds};
 use crate::usage::{self, DividedCounter, ShareWeights};
 use crate::{headers, ids};
 
@@ -65,8 +65,7 @@ impl<'a> SplitPlan<'a> {
         (doc, head): (&'a Bytes, &HeaderMap),
         check_parts: impl FnOnce(&LocatedResults) -> Result<(), ResponseMismatch>,
     ) -> Result<Self, ResponseMismatch> {
-        let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
-        json::validate(doc, rules).map_err(|_| MismatchKind::NotJson)?;
+        json::validate(doc, JsonRules::ANSWER).map_err(|_| MismatchKind::NotJson)?;
         let root = ObjectIndex::new(doc, json::root_of_validated(doc));
         let results = LocatedResults::find(doc, &root, shape, members)?;
         check_parts(&results)?;
@@ -129,13 +128,13 @@ impl<'a> SplitPlan<'a> {
                 }
                 None => Vec::new(),
             },
-            Counters::Totals { at, share: CounterRule::Drop } => {
+            Counters::Totals { at, share: CostShare::Drop } => {
                 let (cuts, _) = items::removal_spans(self.doc, root.object, at).map_err(MismatchKind::from)?;
                 self.edits.extend(cuts.into_iter().map(|cut| (cut, ResponseEdit::Cut)));
                 Vec::new()
             }
             Counters::Totals { at, share } => {
-                exact_only = *share == CounterRule::Exact;
+                exact_only = *share == CostShare::Exact;
                 let mut counters = Vec::new();
                 for pointer in at {
                     if let Some(found) = root.find(pointer).map_err(MismatchKind::from)? {
@@ -197,29 +196,24 @@ impl<'a> SplitPlan<'a> {
         // The exact length, because elements differ in size: a buffer of the mean length would be
         // too small for some members and be reallocated.
         let mut out = Vec::with_capacity(self.results.reply_len(self.doc.len(), member) + ids::EDITS_LEN);
-        let mut from = 0;
-        for (span, edit) in &self.edits {
-            out.extend_from_slice(Span { start: from, end: span.start }.of(self.doc));
-            match edit {
-                ResponseEdit::Cut => {}
-                ResponseEdit::Name => match shape.single_result.as_deref().filter(|_| call.found.scalar) {
-                    Some(name) => out.extend_from_slice(&to_json_string(name)),
-                    None => out.extend_from_slice(span.of(self.doc)),
-                },
-                ResponseEdit::List(list) => self.write_results(*list, member, call, shape, &mut out),
-                ResponseEdit::Rows => {
-                    let rows = self.results.positions.get(member).map_or(0, Vec::len);
-                    out.extend_from_slice(rows.to_string().as_bytes());
-                }
-                ResponseEdit::Id => write_id(self.doc, *span, call, sent, shape, &mut out),
-                ResponseEdit::Counter(index) => {
-                    let part = self.counters.get(*index).and_then(|counter| counter.parts.get(member));
-                    out.extend_from_slice(part.map(String::as_bytes).unwrap_or_default());
-                }
+        let edits = self.edits.iter().copied();
+        json::splice(self.doc, Span::whole(self.doc), edits, &mut out, |span, edit, out| match edit {
+            ResponseEdit::Cut => {}
+            ResponseEdit::Name => match shape.single_result.as_deref().filter(|_| call.found.scalar) {
+                Some(name) => out.extend_from_slice(&to_json_string(name)),
+                None => out.extend_from_slice(span.of(self.doc)),
+            },
+            ResponseEdit::List(list) => self.write_results(list, member, call, shape, out),
+            ResponseEdit::Rows => {
+                let rows = self.results.positions.get(member).map_or(0, Vec::len);
+                out.extend_from_slice(rows.to_string().as_bytes());
             }
-            from = span.end;
-        }
-        out.extend_from_slice(Span { start: from, end: self.doc.len() }.of(self.doc));
+            ResponseEdit::Id => write_id(self.doc, span, call, sent, shape, out),
+            ResponseEdit::Counter(index) => {
+                let part = self.counters.get(index).and_then(|counter| counter.parts.get(member));
+                out.extend_from_slice(part.map(String::as_bytes).unwrap_or_default());
+            }
+        });
         MemberBody { status: None, body: Bytes::from(out) }
     }
 

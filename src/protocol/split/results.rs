@@ -131,13 +131,7 @@ impl LocatedResults {
         let mut edits: Vec<(Span, &[u8])> = hidden.to_vec();
         edits.extend(index.map(|index| (index, item.as_bytes())));
         edits.sort_unstable_by_key(|(span, _)| span.start);
-        let mut from = element.start;
-        for (span, text) in edits {
-            out.extend_from_slice(Span { start: from, end: span.start }.of(doc));
-            out.extend_from_slice(text);
-            from = span.end;
-        }
-        out.extend_from_slice(Span { start: from, end: element.end }.of(doc));
+        json::splice(doc, element, edits, out, |_, text, out| out.extend_from_slice(text));
     }
 
     /// Appends a client's part of a list, with the upstream's own bytes before, between and after

@@ -94,7 +94,7 @@ impl TeiRoute {
 
 /// Returns `true` for a path with a format that depends on the model.
 pub(crate) fn is_model_path(path: &str) -> bool {
-    path == "/" || sagemaker::is_path(path)
+    path == "/" || path.ends_with(sagemaker::SUFFIX)
 }
 
 /// Returns the shape of calls to a model whose type is not known. None of them is merged.

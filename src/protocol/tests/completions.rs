@@ -5,16 +5,9 @@ use super::*;
 
 const PATH: &str = "/v1/completions";
 
-/// Merges two calls, and splits a response to the batch. Returns the body of the batch, and the
-/// replies or the mismatch.
+/// Merges two calls to a server of this protocol, and splits a response to the batch.
 fn exchange(protocol: RouteProtocol, calls: [&str; 2], response: &str) -> (String, Result<Vec<Reply>, MismatchKind>) {
-    let endpoint = endpoint(PATH, protocol);
-    let calls = calls.map(|body| read(&endpoint, PATH, body));
-    assert!(may_share_batch(&calls[0], &calls[1]), "{calls:?}");
-    let members: Vec<&Call> = calls.iter().collect();
-    let sent = endpoint.write_batch(&members, None);
-    let replies = split(&endpoint, &members, response).map_err(|mismatch| mismatch.what);
-    (String::from_utf8(sent.body.to_vec()).unwrap(), replies)
+    super::exchange(&endpoint(PATH, protocol), PATH, &calls, response)
 }
 
 /// Returns `true` if the token counters of a reply are marked as estimated.

@@ -7,7 +7,8 @@ use crate::batching::PartLimits;
 const OPEN: PartLimits =
     PartLimits { items: u32::MAX, weight: u64::MAX, padded_weight: u64::MAX, bytes: u64::MAX, concurrent: 1 };
 
-fn items(items: u32) -> PartLimits {
+/// Returns the limits of parts with at most this number of items.
+pub(crate) fn items(items: u32) -> PartLimits {
     PartLimits { items, ..OPEN }
 }
 
@@ -24,12 +25,13 @@ fn bodies(parts: &[Call]) -> Vec<&str> {
     parts.iter().map(|part| std::str::from_utf8(&part.body).unwrap()).collect()
 }
 
-fn reply(body: &str) -> Reply {
+pub(crate) fn reply(body: &str) -> Reply {
     let body = Bytes::from(body.to_owned());
     Reply { status: StatusCode::OK, headers: HeaderMap::new(), body, trailers: None }
 }
 
-fn join(endpoint: &Endpoint, calls: &[Call], replies: &[Reply]) -> Result<Reply, MismatchKind> {
+/// Joins the responses to the parts of a call.
+pub(crate) fn join(endpoint: &Endpoint, calls: &[Call], replies: &[Reply]) -> Result<Reply, MismatchKind> {
     let answers: Vec<PartAnswer<'_>> =
         calls.iter().zip(replies).map(|(call, reply)| PartAnswer { call, reply }).collect();
     endpoint.join_answers(&answers).map_err(|mismatch| mismatch.what)

@@ -53,11 +53,11 @@ fn a_callers_echoed_input_cannot_name_a_limit() {
 
 #[test]
 fn declared_signs_of_a_too_large_batch_are_recognised() {
-    let mut declared = GenericOptions::new(vec![pointer("/texts")], vec![pointer("/vectors")]);
-    declared.too_large = vec![
+    let too_large = vec![
         TooLargeSign { status: 500, body_contains: Some("CUDA out of memory".to_owned()) },
         TooLargeSign { status: 507, body_contains: None },
     ];
+    let declared = GenericOptions { too_large, ..texts() };
     let endpoint = endpoint_of(RouteRules { generic: Some(declared), ..rules("/e", RouteProtocol::Generic) }, "/e");
     let detected =
         |status: u16, body: &str| endpoint.detect_too_large(StatusCode::from_u16(status).unwrap(), body.as_bytes());

@@ -34,10 +34,6 @@ fn generic(spec: GenericOptions) -> Arc<Endpoint> {
     endpoint_of(RouteRules { generic: Some(spec), ..rules("/e", RouteProtocol::Generic) }, "/e")
 }
 
-fn texts() -> GenericOptions {
-    GenericOptions::new(vec![pointer("/texts")], vec![pointer("/vectors")])
-}
-
 fn merged(endpoint: &Endpoint, bodies: &[&str]) -> String {
     let calls: Vec<Call> = bodies.iter().map(|body| read(endpoint, "/e", body)).collect();
     for call in &calls {
@@ -199,7 +195,7 @@ fn clients_of_both_http_versions_share_a_batch_if_they_call_one_host() {
 }
 
 #[test]
-fn bodies_that_servers_read_differently_go_alone() {
+fn bodies_that_servers_read_differently_are_sent_unbatched() {
     let endpoint = openai();
     for body in [
         "",
@@ -275,7 +271,7 @@ fn a_stream_is_recognised_by_the_body_too() {
 }
 
 #[test]
-fn too_many_items_or_bytes_go_alone_and_items_are_still_counted() {
+fn calls_of_too_many_items_or_bytes_are_sent_unbatched_and_their_items_are_counted() {
     let few = RouteRules { item_count_max: 2, item_bytes_max: 100, ..rules(PATH, RouteProtocol::OpenAi) };
     let endpoint = endpoint_of(few, PATH);
     let call = read(&endpoint, PATH, r#"{"input":["a","b","c","d"]}"#);
@@ -306,7 +302,7 @@ fn weights_are_about_tokens_for_text_and_rows_for_tensors() {
 }
 
 #[test]
-fn rows_merge_within_one_class_and_columns_go_alone() {
+fn rows_merge_within_one_class_and_columns_are_sent_unbatched() {
     let kserve = endpoint("/v1/models/m:predict", RouteProtocol::KServeV1);
     let call = |body: &str| read(&kserve, "/v1/models/m:predict", body);
     assert!(may_share_batch(&call(r#"{"instances":[[1,2]]}"#), &call(r#"{"instances":[[3,4],[5,6]]}"#)));
@@ -481,7 +477,7 @@ fn tenants_are_digests_of_the_credentials() {
 #[test]
 fn a_credential_is_not_part_of_the_merge_key() {
     let call = embed(&[("authorization", "Bearer hunter2")]);
-    let MergeEligibility::With(key) = &call.merge else { panic!("alone") };
+    let MergeEligibility::With(key) = &call.merge else { panic!("unbatched") };
     assert!(!key.windows(7).any(|window| window == b"hunter2"));
     assert!(!format!("{call:?}").contains("hunter2"));
 }

@@ -2,28 +2,15 @@
 
 use super::*;
 
-/// Joins calls, and splits a response to them. Returns the body of the batch, and those of the
-/// members.
-fn exchange(
-    (protocol, path): (RouteProtocol, &str),
-    calls: &[&str],
-    response: &str,
-) -> (String, Result<Vec<String>, MismatchKind>) {
-    let endpoint = endpoint(path, protocol);
-    let calls: Vec<Call> = calls.iter().map(|body| read(&endpoint, path, body)).collect();
-    assert!(calls.iter().all(|call| may_share_batch(&calls[0], call)), "{calls:?}");
-    let members: Vec<&Call> = calls.iter().collect();
-    let sent = endpoint.write_batch(&members, None);
-    let replies = split(&endpoint, &members, response).map_err(|mismatch| mismatch.what);
-    let replies = replies.map(|replies| bodies(&replies).into_iter().map(str::to_owned).collect());
-    (String::from_utf8(sent.body.to_vec()).unwrap(), replies)
-}
-
 fn reason(protocol: RouteProtocol, path: &str, body: &str) -> Option<UnmergeableReason> {
     read(&endpoint(path, protocol), path, body).unbatched_reason()
 }
 
-const SCORE: (RouteProtocol, &str) = (RouteProtocol::Vllm, "/score");
+const SCORE: &str = "/score";
+
+fn score() -> Arc<Endpoint> {
+    endpoint(SCORE, RouteProtocol::Vllm)
+}
 
 #[test]
 fn a_query_is_repeated_for_each_of_its_documents() {
@@ -33,31 +20,31 @@ fn a_query_is_repeated_for_each_of_its_documents() {
         r#"{"queries":["s","t"],"documents":["d","e"]}"#,
     ];
     let scores: Vec<String> = (0..5).map(|index| format!(r#"{{"index":{index},"score":0.{index}}}"#)).collect();
-    let (sent, replies) = exchange(SCORE, &calls, &format!(r#"{{"data":[{}]}}"#, scores.join(",")));
+    let (sent, replies) = exchange(&score(), SCORE, &calls, &format!(r#"{{"data":[{}]}}"#, scores.join(",")));
     assert_eq!(sent, r#"{"queries":["q","q","r","s","t"], "documents":["a","b","c","d","e"]}"#);
     assert_eq!(
-        replies.unwrap(),
+        bodies(&replies.unwrap()),
         [
             r#"{"data":[{"index":0,"score":0.0},{"index":1,"score":0.1}]}"#,
             r#"{"data":[{"index":0,"score":0.2}]}"#,
             r#"{"data":[{"index":0,"score":0.3},{"index":1,"score":0.4}]}"#,
         ]
     );
-    let call = read(&endpoint(SCORE.1, SCORE.0), SCORE.1, calls[0]);
+    let call = read(&score(), SCORE, calls[0]);
     assert_eq!((call.items, call.bytes), (2, calls[0].len() + 3));
-    let endpoint = endpoint_of(RouteRules { item_bytes_max: 60, ..rules(SCORE.1, SCORE.0) }, SCORE.1);
+    let endpoint = endpoint_of(RouteRules { item_bytes_max: 60, ..rules(SCORE, RouteProtocol::Vllm) }, SCORE);
     let reason = |query: &str| {
         let body = format!(r#"{{"queries":"{query}","documents":["a","b","c"]}}"#);
-        read(&endpoint, SCORE.1, &body).unbatched_reason()
+        read(&endpoint, SCORE, &body).unbatched_reason()
     };
     assert_eq!((reason("q"), reason("queries")), (None, Some(UnmergeableReason::TooLarge)));
 }
 
 #[test]
 fn names_of_pairs_never_share_a_batch_and_are_never_mixed() {
-    let endpoint = endpoint(SCORE.1, SCORE.0);
+    let endpoint = score();
     let pairs = [("queries", "documents"), ("queries", "items"), ("text_1", "text_2"), ("data_1", "data_2")];
-    let calls = pairs.map(|(first, second)| read(&endpoint, SCORE.1, &format!(r#"{{"{first}":"a","{second}":"b"}}"#)));
+    let calls = pairs.map(|(first, second)| read(&endpoint, SCORE, &format!(r#"{{"{first}":"a","{second}":"b"}}"#)));
     for (place, call) in calls.iter().enumerate() {
         assert_eq!(call.unbatched_reason(), None);
         assert!(calls.iter().skip(place + 1).all(|other| !may_share_batch(call, other)), "{place}");
@@ -73,7 +60,7 @@ fn names_of_pairs_never_share_a_batch_and_are_never_mixed() {
         r#"{"queries":"a","documents":{"content":[]}}"#,
         r#"{"queries":"a"}"#,
     ] {
-        assert_eq!(read(&endpoint, SCORE.1, body).unbatched_reason(), Some(UnmergeableReason::ItemForm), "{body}");
+        assert_eq!(read(&endpoint, SCORE, body).unbatched_reason(), Some(UnmergeableReason::ItemForm), "{body}");
     }
 }
 
@@ -82,10 +69,10 @@ fn a_ranking_is_merged_under_one_query_and_without_a_maximum_of_results() {
     for protocol in [RouteProtocol::Vllm, RouteProtocol::Infinity] {
         let calls = [r#"{"query":"q","documents":["a","b"]}"#, r#"{"query":"q","documents":["c"]}"#];
         let ranked = r#"{"results":[{"index":2,"relevance_score":3},{"index":1,"relevance_score":2},{"index":0,"relevance_score":1}],"usage":{"total_tokens":9}}"#;
-        let (sent, replies) = exchange((protocol, "/rerank"), &calls, ranked);
+        let (sent, replies) = exchange(&endpoint("/rerank", protocol), "/rerank", &calls, ranked);
         assert_eq!(sent, r#"{"query":"q","documents":["a","b","c"]}"#);
         assert_eq!(
-            replies.unwrap(),
+            bodies(&replies.unwrap()),
             [
                 r#"{"results":[{"index":1,"relevance_score":2},{"index":0,"relevance_score":1}],"usage":{"total_tokens":6}}"#,
                 r#"{"results":[{"index":0,"relevance_score":3}],"usage":{"total_tokens":3}}"#,
@@ -107,7 +94,8 @@ fn a_ranking_is_merged_under_one_query_and_without_a_maximum_of_results() {
 
 #[test]
 fn a_ranking_of_sglang_is_a_list_in_which_each_caller_keeps_its_own_documents() {
-    let route = (RouteProtocol::SgLang, "/v1/rerank");
+    let path = "/v1/rerank";
+    let endpoint = endpoint(path, RouteProtocol::SgLang);
     let result = |score: &str, document: &str, index: usize| {
         format!(
             r#"{{"score":{score},"document":"{document}","index":{index},"meta_info":{{"id":"{document}0","prompt_tokens":4}}}}"#
@@ -115,11 +103,11 @@ fn a_ranking_of_sglang_is_a_list_in_which_each_caller_keeps_its_own_documents() 
     };
     let calls = [r#"{"query":"q","documents":["a","b"]}"#, r#"{"query":"q","documents":["c"]}"#];
     let ranked = [result("0.9", "c", 2), result("0.5", "b", 1), result("0.5", "a", 0)];
-    let (sent, replies) = exchange(route, &calls, &format!("[{}]", ranked.join(",")));
+    let (sent, replies) = exchange(&endpoint, path, &calls, &format!("[{}]", ranked.join(",")));
     assert_eq!(sent, r#"{"query":"q","documents":["a","b","c"]}"#);
     let own =
         [format!("[{},{}]", result("0.5", "b", 1), result("0.5", "a", 0)), format!("[{}]", result("0.9", "c", 0))];
-    assert_eq!(replies.unwrap(), own);
+    assert_eq!(bodies(&replies.unwrap()), own);
 
     for body in [
         r#"{"query":"q","documents":["a"],"top_n":1}"#,
@@ -127,10 +115,9 @@ fn a_ranking_of_sglang_is_a_list_in_which_each_caller_keeps_its_own_documents() 
         r#"{"query":"q","documents":[[{"type":"text","text":"a"}]]}"#,
         r#"{"query":"q","documents":"a"}"#,
     ] {
-        assert_eq!(reason(route.0, route.1, body), Some(UnmergeableReason::ItemForm), "{body}");
+        assert_eq!(read(&endpoint, path, body).unbatched_reason(), Some(UnmergeableReason::ItemForm), "{body}");
     }
-    let endpoint = endpoint(route.1, route.0);
-    let call = |field: &str| read(&endpoint, route.1, &format!(r#"{{"query":"q","documents":["a"]{field}}}"#));
+    let call = |field: &str| read(&endpoint, path, &format!(r#"{{"query":"q","documents":["a"]{field}}}"#));
     for field in [r#","instruct":"i""#, r#","return_documents":false"#] {
         assert!(!may_share_batch(&call(""), &call(field)), "{field}");
     }
@@ -141,7 +128,7 @@ fn classes_belong_to_their_inputs() {
     let calls = [r#"{"model":"m","input":"abc"}"#, r#"{"model":"m","input":["de"]}"#];
     let response = r#"{"id":"classify-1","object":"list","created":1,"model":"m","data":[{"index":1,"label":"b"},{"index":0,"label":"a"}],"usage":{"prompt_tokens":5}}"#;
     for (protocol, path) in [(RouteProtocol::Vllm, "/classify"), (RouteProtocol::SgLang, "/v1/classify")] {
-        let replies = exchange((protocol, path), &calls, response).1.unwrap();
+        let replies = answers(&endpoint(path, protocol), path, &calls, response).unwrap();
         assert!(
             replies[0].contains(r#""data":[{"index":0,"label":"a"}],"usage":{"prompt_tokens":3}"#),
             "{}",
@@ -169,20 +156,20 @@ fn classes_belong_to_their_inputs() {
 
 #[test]
 fn scores_of_sglang_belong_to_one_query_and_its_labels() {
-    let route = (RouteProtocol::SgLang, "/v1/score");
+    let path = "/v1/score";
+    let endpoint = endpoint(path, RouteProtocol::SgLang);
     let calls = [
         r#"{"query":"q","items":["a"],"label_token_ids":[1,2]}"#,
         r#"{"query":"q","items":["b","c"],"label_token_ids":[1,2]}"#,
     ];
     let response = r#"{"scores":[[0.1],[0.2],[0.3]],"model":"m","object":"scoring","usage":null}"#;
     assert_eq!(
-        exchange(route, &calls, response).1.unwrap(),
+        answers(&endpoint, path, &calls, response).unwrap(),
         [
             r#"{"scores":[[0.1]],"model":"m","object":"scoring","usage":null}"#,
             r#"{"scores":[[0.2],[0.3]],"model":"m","object":"scoring","usage":null}"#,
         ]
     );
-    let endpoint = endpoint(route.1, route.0);
-    let other = read(&endpoint, route.1, r#"{"query":"q","items":["b"],"label_token_ids":[1]}"#);
-    assert!(!may_share_batch(&read(&endpoint, route.1, calls[0]), &other));
+    let other = read(&endpoint, path, r#"{"query":"q","items":["b"],"label_token_ids":[1]}"#);
+    assert!(!may_share_batch(&read(&endpoint, path, calls[0]), &other));
 }

@@ -3,6 +3,7 @@
 //! tests; tensors have tests of their own.
 
 use super::adapters::{FORMATS, WireFormat, endpoint_of_format, list_of, results_of, with_field};
+use super::quoting::Server;
 use super::*;
 
 /// Numbers of two items, which are of the first kind of a format. All kinds write a multiple of 24
@@ -34,6 +35,7 @@ fn quotes(number: usize) -> Vec<String> {
 /// Two calls of one item each, with the call that the server receives.
 struct SharedPair {
     endpoint: Arc<Endpoint>,
+    path: &'static str,
     calls: [Call; 2],
 }
 
@@ -48,25 +50,14 @@ impl SharedPair {
             read(&endpoint, format.path, &(format.call)(&list_of(&[item], "")))
         });
         assert_eq!(calls[0].merge, calls[1].merge);
-        Self { endpoint, calls }
+        Self { endpoint, path: format.path, calls }
     }
 
     /// Asserts that no member receives the number of the other one. Returns `true` if the response
     /// is split.
-    fn check(&self, status: u16, headers: &HeaderMap, body: &str) -> bool {
-        let members: Vec<&Call> = self.calls.iter().collect();
-        let sent = self.endpoint.write_batch(&members, None);
-        let (status, bytes) = (StatusCode::from_u16(status).unwrap(), Bytes::from(body.to_owned()));
-        let answer = BatchResponse { status, headers, body: &bytes };
-        let evidence = UnbatchedEvidence::default();
-        let replies = if is_overload(status) {
-            self.endpoint.overload_replies(&members, &sent, answer, &evidence)
-        } else {
-            match self.endpoint.split_batch(&members, &sent, answer, Some((Tick(0), &evidence))) {
-                Ok(replies) => replies,
-                Err(_) => return false,
-            }
-        };
+    fn check(&self, status: u16, headers: &[(&str, &str)], body: &str) -> bool {
+        let server = Server::of(self.endpoint.clone(), self.path);
+        let Ok(replies) = server.split(&self.calls, status, headers, body) else { return false };
         for (reply, foreign) in replies.iter().zip([NUMBERS[1], NUMBERS[0]]) {
             let seen = format!("{:?} {}", reply.headers, String::from_utf8_lossy(&reply.body));
             assert!(!seen.contains(&foreign.to_string()), "{:?}: {status} {body}: {seen}", self.endpoint.label);
@@ -81,7 +72,7 @@ fn no_adapter_gives_a_client_the_input_of_another() {
         let pair = SharedPair::new(format);
         let values = ["0.5", "0.5"].map(str::to_owned);
         let body = (format.response)(&list_of(&results_of(format, &values), ""));
-        assert!(pair.check(200, &HeaderMap::new(), &body), "{:?}: {body}", pair.endpoint.label);
+        assert!(pair.check(200, &[], &body), "{:?}: {body}", pair.endpoint.label);
         // A response that is a list of results has no other members.
         let object = body.starts_with('{').then_some(&body);
         for number in NUMBERS {
@@ -89,16 +80,16 @@ fn no_adapter_gives_a_client_the_input_of_another() {
             for name in ["object", "model", "model_name", "id"] {
                 let own: Value = serde_json::from_str(&body).unwrap();
                 if let Some(text) = own.get(name).and_then(Value::as_str) {
-                    pair.check(200, &HeaderMap::new(), &body.replace(text, &format!("t{number}")));
+                    pair.check(200, &[], &body.replace(text, &format!("t{number}")));
                 }
             }
         }
         for quote in NUMBERS.into_iter().flat_map(quotes) {
             if let Some(body) = object {
-                pair.check(200, &HeaderMap::new(), &with_field(body, &quote));
+                pair.check(200, &[], &with_field(body, &quote));
             }
             for status in OVERLOADS {
-                assert!(pair.check(status, &HeaderMap::new(), &format!("{{{quote}}}")));
+                assert!(pair.check(status, &[], &format!("{{{quote}}}")));
             }
         }
     }
@@ -127,10 +118,8 @@ fn no_adapter_gives_a_client_a_header_with_the_input_of_another() {
         let body = (format.response)(&list_of(&results_of(format, &values), ""));
         for (name, number) in names.into_iter().flat_map(|name| NUMBERS.map(|number| (name, number))) {
             for value in [number.to_string(), format!("about \"t{number}\"")] {
-                let headers = [(HeaderName::from_static(name), HeaderValue::from_str(&value).unwrap())];
-                let headers = HeaderMap::from_iter(headers);
                 for status in [200].into_iter().chain(OVERLOADS) {
-                    assert!(pair.check(status, &headers, &body), "{name}: {status}");
+                    assert!(pair.check(status, &[(name, &value)], &body), "{name}: {status}");
                 }
             }
         }

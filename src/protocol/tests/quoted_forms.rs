@@ -27,7 +27,7 @@ fn a_header_that_is_named_after_an_input_is_given_to_no_caller() {
     let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     let headers = [("x-ratelimit-tier", "1")];
     for input in ["a", "b"] {
-        server.lone(input, 200, &headers, r#"{"predictions":[1]}"#);
+        server.observe(input, 200, &headers, r#"{"predictions":[1]}"#);
     }
     assert!(names(&server.shared(["a", "b"], 200, &headers, PREDICTIONS).unwrap()).contains(&"x-ratelimit-tier"));
 }
@@ -56,12 +56,8 @@ fn split_with_model(item: &str, model: &str) -> Result<(), MismatchKind> {
     let server = Server::new(EMBEDDINGS, RouteProtocol::OpenAi);
     let calls = [item, r#""other""#]
         .map(|item| read(&server.endpoint, EMBEDDINGS, &format!(r#"{{"model":"m","input":[{item}]}}"#)));
-    let members: Vec<&Call> = calls.iter().collect();
-    let sent = server.endpoint.write_batch(&members, None);
-    let body = Bytes::from(format!(r#"{{"model":"{model}","data":[{{"index":0}},{{"index":1}}]}}"#));
-    let answer = BatchResponse { status: StatusCode::OK, headers: &HeaderMap::new(), body: &body };
-    let split = server.endpoint.split_batch(&members, &sent, answer, Some((Tick(0), &server.evidence)));
-    split.map(|_| ()).map_err(|mismatch| mismatch.what)
+    let body = format!(r#"{{"model":"{model}","data":[{{"index":0}},{{"index":1}}]}}"#);
+    server.split(&calls, 200, &[], &body).map(|_| ())
 }
 
 #[test]
@@ -160,21 +156,10 @@ fn a_delay_before_a_retry_is_forwarded_whatever_the_inputs() {
 }
 
 /// Splits a response of this status and these headers to two calls with these instances.
-fn shared_numbers(instances: [&str; 2], status: u16, headers: &[(&'static str, &str)]) -> Vec<Reply> {
-    let endpoint = endpoint(PREDICT, RouteProtocol::KServeV1);
-    let calls = instances.map(|instance| read(&endpoint, PREDICT, &format!(r#"{{"instances":[{instance}]}}"#)));
-    let members: Vec<&Call> = calls.iter().collect();
-    let sent = endpoint.write_batch(&members, None);
-    let mut head = HeaderMap::new();
-    for (name, value) in headers {
-        head.extend(head_with(name, value));
-    }
-    let status = StatusCode::from_u16(status).unwrap();
-    let answer = BatchResponse { status, headers: &head, body: &Bytes::from_static(PREDICTIONS.as_bytes()) };
-    if is_overload(status) {
-        return endpoint.overload_replies(&members, &sent, answer, &UnbatchedEvidence::default());
-    }
-    endpoint.split_batch(&members, &sent, answer, Some((Tick(0), &UnbatchedEvidence::default()))).unwrap()
+fn shared_numbers(instances: [&str; 2], status: u16, headers: &[(&str, &str)]) -> Vec<Reply> {
+    let server = Server::new(PREDICT, RouteProtocol::KServeV1);
+    let calls = instances.map(|instance| read(&server.endpoint, PREDICT, &format!(r#"{{"instances":[{instance}]}}"#)));
+    server.split(&calls, status, headers, PREDICTIONS).unwrap()
 }
 
 #[test]
@@ -208,10 +193,10 @@ fn a_flag_is_a_constant_only_after_many_unbatched_responses() {
     let is_split = |server: &Server| server.shared(["a", "b"], 200, &[], &body("true", "1,2")).is_ok();
     assert!(!is_split(&server), "the members of unbatched responses are observed from now on");
     for number in 0..63 {
-        server.lone(&format!("call {number}"), 200, &[], &body("true", "1"));
+        server.observe(&format!("call {number}"), 200, &[], &body("true", "1"));
     }
     assert!(!is_split(&server));
-    server.lone("call 63", 200, &[], &body("true", "1"));
+    server.observe("call 63", 200, &[], &body("true", "1"));
     assert!(is_split(&server));
 }
 
@@ -233,7 +218,7 @@ fn a_flag_in_an_object_is_a_constant_only_after_many_unbatched_responses() {
     let is_split = |server: &Server| server.shared(["a", "b"], 200, &[], &body("1,2")).is_ok();
     assert!(!is_split(&server));
     for number in 0..64 {
-        server.lone(&format!("call {number}"), 200, &[], &body("1"));
+        server.observe(&format!("call {number}"), 200, &[], &body("1"));
         assert_eq!(is_split(&server), number == 63, "{number}");
     }
 }
@@ -246,48 +231,38 @@ fn an_allowed_origin_is_forwarded_if_it_is_that_of_the_callers() {
         for call in &mut calls {
             call.head.headers.insert("origin", HeaderValue::from_static("https://app.example"));
         }
-        let members: Vec<&Call> = calls.iter().collect();
-        let sent = server.endpoint.write_batch(&members, None);
-        let headers = head_with("access-control-allow-origin", given);
-        let body = Bytes::from_static(PREDICTIONS.as_bytes());
-        let answer = BatchResponse { status: StatusCode::OK, headers: &headers, body: &body };
-        let evidence = Some((Tick(0), &server.evidence));
-        names(&server.endpoint.split_batch(&members, &sent, answer, evidence).unwrap())
-            .contains(&"access-control-allow-origin")
+        let replies = server.split(&calls, 200, &[("access-control-allow-origin", given)], PREDICTIONS).unwrap();
+        names(&replies).contains(&"access-control-allow-origin")
     };
     assert!(origins("https://app.example"));
     assert!(!origins("https://private.example"));
-}
-
-fn head_with(name: &'static str, value: &str) -> HeaderMap {
-    HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())])
 }
 
 #[test]
 fn a_call_that_may_not_be_retried_is_merged_only_once_its_members_are_known() {
     let server = Server::generic_once();
     let body = |text: &str| format!(r#"{{"vectors":[{text}],"version":"2026.11.1"}}"#);
-    assert!(!server.is_apart(Tick(0)), "nothing is known of the route");
-    server.lone("a", 200, &[], &body("1"));
-    assert!(server.is_apart(Tick(0)), "a single input shows nothing");
-    server.lone("b", 200, &[], &body("2"));
-    assert!(!server.is_apart(Tick(0)));
+    assert!(!server.is_unbatched(Tick(0)), "nothing is known of the route");
+    server.observe("a", 200, &[], &body("1"));
+    assert!(server.is_unbatched(Tick(0)), "a single input shows nothing");
+    server.observe("b", 200, &[], &body("2"));
+    assert!(!server.is_unbatched(Tick(0)));
     assert!(server.shared(["a", "b"], 200, &[], r#"{"vectors":[1,2],"version":"2026.11.1"}"#).is_ok());
     // Another key of the route needs evidence of its own.
     let other = read(&server.endpoint, "/e", r#"{"texts":["a"],"user":"u"}"#);
     assert!(server.evidence.is_unbatched(Tick(0), &other));
     // A member that varies is never known.
-    server.lone("c", 200, &[], r#"{"vectors":[1],"version":"2026.11.2"}"#);
-    assert!(server.is_apart(Tick(0)));
+    server.observe("c", 200, &[], r#"{"vectors":[1],"version":"2026.11.2"}"#);
+    assert!(server.is_unbatched(Tick(0)));
 }
 
 #[test]
 fn a_member_that_only_batches_have_ends_merging_for_a_while() {
     let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     for round in 0..3 {
-        assert!(!server.is_apart(Tick(0)), "{round}");
+        assert!(!server.is_unbatched(Tick(0)), "{round}");
         assert!(server.shared(["a", "b"], 200, &[], r#"{"predictions":[1,2],"batch_size":2}"#).is_err());
-        server.lone("a", 200, &[], r#"{"predictions":[1]}"#);
+        server.observe("a", 200, &[], r#"{"predictions":[1]}"#);
     }
-    assert!(server.is_apart(Tick(0)));
+    assert!(server.is_unbatched(Tick(0)));
 }

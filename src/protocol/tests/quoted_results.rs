@@ -6,13 +6,7 @@ use super::*;
 
 /// Splits a response to two calls with these bodies.
 fn split_bodies(server: &Server, target: &str, calls: [&str; 2], body: &str) -> Result<(), MismatchKind> {
-    let calls = calls.map(|call| read(&server.endpoint, target, call));
-    let members: Vec<&Call> = calls.iter().collect();
-    let sent = server.endpoint.write_batch(&members, None);
-    let headers = HeaderMap::new();
-    let answer = BatchResponse { status: StatusCode::OK, headers: &headers, body: &Bytes::from(body.to_owned()) };
-    let split = server.endpoint.split_batch(&members, &sent, answer, Some((Tick(0), &server.evidence)));
-    split.map(|_| ()).map_err(|mismatch| mismatch.what)
+    server.split(&calls.map(|call| read(&server.endpoint, target, call)), 200, &[], body).map(|_| ())
 }
 
 const UNDECLARED: Result<(), MismatchKind> = Err(MismatchKind::Undeclared);
@@ -56,12 +50,12 @@ fn a_result_with_an_item_of_another_member_is_given_to_no_caller() {
 fn a_server_that_quotes_the_batch_in_its_results_is_not_merged_for_a_while() {
     let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     for _ in 0..3 {
-        assert!(!server.is_apart(Tick(0)));
+        assert!(!server.is_unbatched(Tick(0)));
         let body = r#"{"predictions":["private-one private-two","private-one private-two"]}"#;
         assert!(server.shared(["private-one", "private-two"], 200, &[], body).is_err());
-        server.lone("private-one", 200, &[], r#"{"predictions":["private-one"]}"#);
+        server.observe("private-one", 200, &[], r#"{"predictions":["private-one"]}"#);
     }
-    assert!(server.is_apart(Tick(0)));
+    assert!(server.is_unbatched(Tick(0)));
 }
 
 #[test]
@@ -111,7 +105,7 @@ fn a_quote_in_some_results_is_taken_for_chance_where_calls_are_not_retried() {
     assert!(server.shared(["private-one", "private-two"], 200, &[], some).is_ok());
     let all = r#"{"vectors":["private-two","private-one"]}"#;
     assert!(server.shared(["private-one", "private-two"], 200, &[], all).is_err());
-    assert!(server.is_apart(Tick(0)));
+    assert!(server.is_unbatched(Tick(0)));
 }
 
 #[test]
@@ -154,7 +148,7 @@ fn a_flag_among_counters_is_given_to_no_caller_without_evidence() {
 fn unbatched_responses_before_the_first_batch_are_evidence() {
     let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     for number in 0..64 {
-        server.lone(&format!("{number}"), 200, &[], r#"{"predictions":[1],"ok":true,"version":"v1"}"#);
+        server.observe(&format!("{number}"), 200, &[], r#"{"predictions":[1],"ok":true,"version":"v1"}"#);
     }
     let replies = server.shared(["a", "b"], 200, &[], r#"{"predictions":[1,2],"ok":true,"version":"v1"}"#);
     assert!(replies.is_ok(), "{replies:?}");
@@ -168,19 +162,19 @@ fn a_constant_that_is_being_learned_never_ends_merging() {
         if server.shared(["a", "b"], 200, &[], r#"{"predictions":[1,2],"ok":true}"#).is_err() {
             isolated += 1;
             for member in ["a", "b"] {
-                server.lone(&format!("{member}{round}"), 200, &[], r#"{"predictions":[1],"ok":true}"#);
+                server.observe(&format!("{member}{round}"), 200, &[], r#"{"predictions":[1],"ok":true}"#);
             }
         }
-        assert!(!server.is_apart(Tick(0)), "{round}");
+        assert!(!server.is_unbatched(Tick(0)), "{round}");
     }
     assert_eq!(isolated, 32, "64 unbatched responses");
     // If all inputs are equal, nothing is learned.
     let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     for _ in 0..5 {
         assert!(server.shared(["a", "a"], 200, &[], r#"{"predictions":[1,2],"ok":true}"#).is_err());
-        (0..2).for_each(|_| server.lone("a", 200, &[], r#"{"predictions":[1],"ok":true}"#));
+        (0..2).for_each(|_| server.observe("a", 200, &[], r#"{"predictions":[1],"ok":true}"#));
     }
-    assert!(server.is_apart(Tick(0)));
+    assert!(server.is_unbatched(Tick(0)));
 }
 
 #[test]
@@ -189,9 +183,9 @@ fn an_odd_batch_among_others_does_not_end_merging() {
     for round in 0..20 {
         let body = format!(r#"{{"predictions":[1,2],"warning":"odd-{round}"}}"#);
         assert!(server.shared(["odd", "b"], 200, &[], &body).is_err());
-        server.lone("odd", 200, &[], &format!(r#"{{"predictions":[1],"warning":"odd-{round}"}}"#));
-        server.lone("b", 200, &[], r#"{"predictions":[2]}"#);
-        assert!(!server.is_apart(Tick(0)), "{round}");
+        server.observe("odd", 200, &[], &format!(r#"{{"predictions":[1],"warning":"odd-{round}"}}"#));
+        server.observe("b", 200, &[], r#"{"predictions":[2]}"#);
+        assert!(!server.is_unbatched(Tick(0)), "{round}");
         for _ in 0..2 {
             assert!(server.shared(["a", "b"], 200, &[], r#"{"predictions":[1,2]}"#).is_ok());
         }

@@ -11,12 +11,15 @@ pub(super) struct Server {
     pub(super) endpoint: Arc<Endpoint>,
     target: &'static str,
     pub(super) evidence: UnbatchedEvidence,
-    now: Tick,
 }
 
 impl Server {
     pub(super) fn new(target: &'static str, protocol: RouteProtocol) -> Self {
-        Self { endpoint: endpoint(target, protocol), target, evidence: UnbatchedEvidence::default(), now: Tick(0) }
+        Self::of(endpoint(target, protocol), target)
+    }
+
+    pub(super) fn of(endpoint: Arc<Endpoint>, target: &'static str) -> Self {
+        Self { endpoint, target, evidence: UnbatchedEvidence::default() }
     }
 
     pub(super) fn generic(fields: &[&str]) -> Self {
@@ -30,12 +33,12 @@ impl Server {
 
     fn generic_with(fields: &[&str], idempotent: Option<bool>) -> Self {
         let rules = RouteRules {
-            generic: Some(GenericOptions::new(vec![pointer("/texts")], vec![pointer("/vectors")])),
+            generic: Some(texts()),
             idempotent,
             respond_with_fields: fields.iter().map(|field| pointer(field)).collect(),
             ..rules("/e", RouteProtocol::Generic)
         };
-        Self { endpoint: endpoint_of(rules, "/e"), target: "/e", evidence: UnbatchedEvidence::default(), now: Tick(0) }
+        Self::of(endpoint_of(rules, "/e"), "/e")
     }
 
     pub(super) fn call(&self, text: &str) -> Call {
@@ -56,37 +59,40 @@ impl Server {
         headers: &[(&str, &str)],
         body: &str,
     ) -> Result<Vec<Reply>, MismatchKind> {
-        let calls = texts.map(|text| self.call(text));
+        self.split(&texts.map(|text| self.call(text)), status, headers, body)
+    }
+
+    /// Splits a response to these calls.
+    pub(super) fn split(
+        &self,
+        calls: &[Call],
+        status: u16,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Result<Vec<Reply>, MismatchKind> {
         let members: Vec<&Call> = calls.iter().collect();
         let sent = self.endpoint.write_batch(&members, None);
         let status = StatusCode::from_u16(status).unwrap();
-        let (headers, body) = (head(headers), Bytes::from(body.to_owned()));
+        let (headers, body) = (headers_of(headers), Bytes::from(body.to_owned()));
         let answer = BatchResponse { status, headers: &headers, body: &body };
         if is_overload(status) {
             return Ok(self.endpoint.overload_replies(&members, &sent, answer, &self.evidence));
         }
-        let split = self.endpoint.split_batch(&members, &sent, answer, Some((self.now, &self.evidence)));
+        let split = self.endpoint.split_batch(&members, &sent, answer, Some((Tick(0), &self.evidence)));
         split.map_err(|mismatch| mismatch.what)
     }
 
     /// Records the response to an unbatched call with this text.
-    pub(super) fn lone(&self, text: &str, status: u16, headers: &[(&str, &str)], body: &str) {
+    pub(super) fn observe(&self, text: &str, status: u16, headers: &[(&str, &str)], body: &str) {
         let (status, headers, body) =
-            (StatusCode::from_u16(status).unwrap(), head(headers), Bytes::from(body.to_owned()));
+            (StatusCode::from_u16(status).unwrap(), headers_of(headers), Bytes::from(body.to_owned()));
         let answer = BatchResponse { status, headers: &headers, body: &body };
-        self.endpoint.observe_lone(&self.call(text), answer, &self.evidence);
+        self.endpoint.observe_unbatched(&self.call(text), answer, &self.evidence);
     }
 
-    pub(super) fn is_apart(&self, now: Tick) -> bool {
+    pub(super) fn is_unbatched(&self, now: Tick) -> bool {
         self.evidence.is_unbatched(now, &self.call("a"))
     }
-}
-
-fn head(headers: &[(&str, &str)]) -> HeaderMap {
-    let pair = |(name, value): &(&str, &str)| {
-        (HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap())
-    };
-    headers.iter().map(pair).collect()
 }
 
 #[test]
@@ -151,34 +157,34 @@ fn text_before_an_echoed_id_is_kept_only_if_it_is_a_known_prefix() {
 }
 
 #[test]
-fn a_member_that_lone_answers_show_to_be_constant_is_given_to_all() {
+fn a_member_that_unbatched_responses_show_to_be_constant_is_given_to_all() {
     let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     let shared =
         |server: &Server| server.shared(["a", "b"], 200, &[], r#"{"predictions":[1,2],"version":"2026.11.3"}"#);
     // Members are not observed before a batch response had such a member.
-    server.lone("a", 200, &[], r#"{"predictions":[1],"version":"2026.11.3"}"#);
+    server.observe("a", 200, &[], r#"{"predictions":[1],"version":"2026.11.3"}"#);
     assert!(shared(&server).is_err());
-    server.lone("a", 200, &[], r#"{"predictions":[1],"version":"2026.11.3"}"#);
-    server.lone("a", 200, &[], r#"{"predictions":[1],"version":"2026.11.3"}"#);
+    server.observe("a", 200, &[], r#"{"predictions":[1],"version":"2026.11.3"}"#);
+    server.observe("a", 200, &[], r#"{"predictions":[1],"version":"2026.11.3"}"#);
     assert!(shared(&server).is_err(), "one input shows nothing");
-    server.lone("b", 200, &[], r#"{"predictions":[2],"version":"2026.11.3"}"#);
+    server.observe("b", 200, &[], r#"{"predictions":[2],"version":"2026.11.3"}"#);
     assert_eq!(bodies(&shared(&server).unwrap())[1], r#"{"predictions":[2],"version":"2026.11.3"}"#);
-    assert!(!server.is_apart(Tick(0)));
+    assert!(!server.is_unbatched(Tick(0)));
 }
 
 #[test]
-fn calls_go_alone_for_a_while_where_lone_answers_differ() {
+fn calls_are_sent_unbatched_for_a_while_where_unbatched_responses_differ() {
     let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     let shared = |warning: &str| {
         server.shared(["a", "b"], 200, &[], &format!(r#"{{"predictions":[1,2],"warning":"{warning}"}}"#))
     };
     assert!(shared("a b").is_err());
-    server.lone("a", 200, &[], r#"{"predictions":[1],"warning":"a"}"#);
-    server.lone("b", 200, &[], r#"{"predictions":[2],"warning":"b"}"#);
-    assert!(!server.is_apart(Tick(0)));
+    server.observe("a", 200, &[], r#"{"predictions":[1],"warning":"a"}"#);
+    server.observe("b", 200, &[], r#"{"predictions":[2],"warning":"b"}"#);
+    assert!(!server.is_unbatched(Tick(0)));
     assert!(shared("b").is_err(), "the last value is no constant");
     let minute = Tick(0).after(std::time::Duration::from_secs(60));
-    assert!(server.is_apart(Tick(0)) && !server.is_apart(minute));
+    assert!(server.is_unbatched(Tick(0)) && !server.is_unbatched(minute));
     // Another key is not affected.
     let other = read(&server.endpoint, PREDICT, r#"{"instances":["a"],"signature_name":"s"}"#);
     assert!(!server.evidence.is_unbatched(Tick(0), &other));
@@ -188,13 +194,13 @@ fn calls_go_alone_for_a_while_where_lone_answers_differ() {
 fn members_that_are_named_after_inputs_end_merging_for_a_while() {
     let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     for round in 0..3 {
-        assert!(!server.is_apart(Tick(0)), "{round}");
+        assert!(!server.is_unbatched(Tick(0)), "{round}");
         let body = format!(r#"{{"predictions":[1,2],"of-{round}":1}}"#);
         assert!(server.shared(["a", "b"], 200, &[], &body).is_err());
-        server.lone("a", 200, &[], r#"{"predictions":[1],"of-a":1}"#);
-        server.lone("b", 200, &[], r#"{"predictions":[2],"of-b":1}"#);
+        server.observe("a", 200, &[], r#"{"predictions":[1],"of-a":1}"#);
+        server.observe("b", 200, &[], r#"{"predictions":[2],"of-b":1}"#);
     }
-    assert!(server.is_apart(Tick(0)));
+    assert!(server.is_unbatched(Tick(0)));
 }
 
 #[test]
@@ -235,8 +241,8 @@ fn an_overload_is_answered_with_a_body_of_ours_in_the_callers_form() {
 fn an_overload_body_is_forwarded_once_unbatched_answers_had_the_same() {
     let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     let busy = r#"{"error":"busy"}"#;
-    server.lone("a", 503, &[], busy);
-    server.lone("b", 503, &[], busy);
+    server.observe("a", 503, &[], busy);
+    server.observe("b", 503, &[], busy);
     let replies = server.shared(["a", "b"], 503, &[("content-type", "application/json")], busy).unwrap();
     assert_eq!(bodies(&replies), [busy, busy]);
     assert!(!replies[0].headers.contains_key("x-groupage-error"));
@@ -250,8 +256,8 @@ fn a_free_text_header_is_forwarded_once_unbatched_answers_had_the_same() {
     let headers = [("server", "uvicorn"), ("openai-version", "private"), ("x-ratelimit-limit-requests", "60")];
     let shared = || server.shared(["a", "b"], 200, &headers, r#"{"predictions":[1,2]}"#).unwrap();
     assert!(!shared()[0].headers.contains_key("server"));
-    server.lone("a", 200, &[("server", "uvicorn"), ("openai-version", "a")], r#"{"predictions":[1]}"#);
-    server.lone("b", 200, &[("server", "uvicorn"), ("openai-version", "b")], r#"{"predictions":[1]}"#);
+    server.observe("a", 200, &[("server", "uvicorn"), ("openai-version", "a")], r#"{"predictions":[1]}"#);
+    server.observe("b", 200, &[("server", "uvicorn"), ("openai-version", "b")], r#"{"predictions":[1]}"#);
     let replies = shared();
     assert_eq!(replies[1].headers["server"], "uvicorn");
     assert_eq!(replies[1].headers["x-ratelimit-limit-requests"], "60");

@@ -14,16 +14,6 @@ fn result(text: &str) -> String {
     )
 }
 
-/// Returns the body of the batch of these calls, and the bodies of the responses to the calls.
-fn exchange(calls: &[&str], answer: &str) -> (String, Vec<String>) {
-    let endpoint = sglang();
-    let calls: Vec<Call> = calls.iter().map(|body| read(&endpoint, PATH, body)).collect();
-    let members: Vec<&Call> = calls.iter().collect();
-    let sent = String::from_utf8(endpoint.write_batch(&members, None).body.to_vec()).unwrap();
-    let replies = split(&endpoint, &members, answer).unwrap();
-    (sent, replies.iter().map(|reply| String::from_utf8(reply.body.to_vec()).unwrap()).collect())
-}
-
 #[test]
 fn prompts_are_one_list_and_each_caller_gets_its_result_as_alone() {
     let params = r#""sampling_params":{"max_new_tokens":2}"#;
@@ -33,21 +23,23 @@ fn prompts_are_one_list_and_each_caller_gets_its_result_as_alone() {
         format!(r#"{{"text":["c","d"],{params}}}"#),
     ];
     let [a, b, c, d] = ["A", "B", "C", "D"].map(result);
-    let (sent, replies) = exchange(&calls.each_ref().map(String::as_str), &format!("[{a},{b},{c},{d}]"));
+    let (sent, replies) =
+        exchange(&sglang(), PATH, &calls.each_ref().map(String::as_str), &format!("[{a},{b},{c},{d}]"));
     assert_eq!(sent, format!(r#"{{"text":["a","b","c","d"],{params}}}"#));
-    assert_eq!(replies, [a, format!("[{b}]"), format!("[{c},{d}]")]);
+    assert_eq!(bodies(&replies.unwrap()), [a, format!("[{b}]"), format!("[{c},{d}]")]);
 }
 
 #[test]
 fn a_list_of_token_ids_is_one_prompt() {
     let [a, b] = ["A", "B"].map(result);
-    let (sent, replies) = exchange(&[r#"{"input_ids":[1,2]}"#, r#"{"input_ids":[[3]]}"#], &format!("[{a},{b}]"));
+    let calls = [r#"{"input_ids":[1,2]}"#, r#"{"input_ids":[[3]]}"#];
+    let (sent, replies) = exchange(&sglang(), PATH, &calls, &format!("[{a},{b}]"));
     assert_eq!(sent, r#"{"input_ids":[[1,2],[3]]}"#);
-    assert_eq!(replies, [a, format!("[{b}]")]);
+    assert_eq!(bodies(&replies.unwrap()), [a, format!("[{b}]")]);
 }
 
 #[test]
-fn calls_with_state_lists_of_parameters_or_several_results_are_sent_alone() {
+fn calls_with_state_lists_of_parameters_or_several_results_are_sent_unbatched() {
     let endpoint = sglang();
     let reason = |field: &str| read(&endpoint, PATH, &format!(r#"{{"text":"a",{field}}}"#)).unbatched_reason();
     for field in [

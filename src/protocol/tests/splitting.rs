@@ -13,20 +13,6 @@ fn generic(spec: GenericOptions) -> Arc<Endpoint> {
     endpoint_of(RouteRules { generic: Some(spec), respond_with_fields, ..rules("/e", RouteProtocol::Generic) }, "/e")
 }
 
-fn texts() -> GenericOptions {
-    GenericOptions::new(vec![pointer("/texts")], vec![pointer("/vectors")])
-}
-
-fn answers(endpoint: &Endpoint, target: &str, calls: &[&str], answer: &str) -> Result<Vec<String>, MismatchKind> {
-    let calls: Vec<Call> = calls.iter().map(|body| read(endpoint, target, body)).collect();
-    for call in &calls {
-        assert_eq!(call.unbatched_reason(), None);
-    }
-    let members: Vec<&Call> = calls.iter().collect();
-    let replies = split(endpoint, &members, answer).map_err(|mismatch| mismatch.what)?;
-    Ok(bodies(&replies).into_iter().map(str::to_owned).collect())
-}
-
 fn embeddings(answer: &str) -> Result<Vec<String>, MismatchKind> {
     answers(&endpoint(PATH, RouteProtocol::OpenAi), PATH, &[r#"{"input":"abc"}"#, r#"{"input":["de","f"]}"#], answer)
 }
@@ -52,8 +38,8 @@ fn usage_of_a_server_that_counts_the_first_item_alone_is_not_shared() {
     let members: Vec<&Call> = calls.iter().collect();
     let sent = endpoint.write_batch(&members, None);
     let body = Bytes::from(format!(r#"{},"usage":{{"prompt_tokens":3}}}}"#, data(&["0", "1"]).trim_end_matches('}')));
-    let split = |server: &'static str| {
-        let headers = HeaderMap::from_iter([(http::header::SERVER, HeaderValue::from_static(server))]);
+    let split = |server: &str| {
+        let headers = headers_of(&[("server", server)]);
         split_sent(&endpoint, &members, &sent, StatusCode::OK, &headers, &body).map(|_| ()).map_err(|error| error.what)
     };
     assert_eq!(split("llama.cpp"), Err(MismatchKind::Usage));
@@ -109,16 +95,16 @@ fn coded_and_partial_answers_are_not_touched() {
     let call = read(&endpoint, PATH, r#"{"input":"a"}"#);
     let sent = endpoint.write_batch(&[&call, &call], None);
     let body = Bytes::from_static(br#"{"data":[{},{}]}"#);
-    let split = |status: StatusCode, headers: &Value| {
-        split_sent(&endpoint, &[&call, &call], &sent, status, &header_map(headers), &body)
+    let split = |status: StatusCode, headers: &[(&str, &str)]| {
+        split_sent(&endpoint, &[&call, &call], &sent, status, &headers_of(headers), &body)
             .map(|_| ())
             .map_err(|mismatch| mismatch.what)
     };
-    assert_eq!(split(StatusCode::OK, &serde_json::json!({"content-encoding": "gzip"})), Err(MismatchKind::Compressed));
-    assert_eq!(split(StatusCode::OK, &serde_json::json!({"content-encoding": "identity"})), Ok(()));
-    assert_eq!(split(StatusCode::NO_CONTENT, &Value::Null), Err(MismatchKind::Status));
-    assert_eq!(split(StatusCode::PARTIAL_CONTENT, &Value::Null), Err(MismatchKind::Status));
-    assert_eq!(split(StatusCode::CREATED, &Value::Null), Ok(()));
+    assert_eq!(split(StatusCode::OK, &[("content-encoding", "gzip")]), Err(MismatchKind::Compressed));
+    assert_eq!(split(StatusCode::OK, &[("content-encoding", "identity")]), Ok(()));
+    assert_eq!(split(StatusCode::NO_CONTENT, &[]), Err(MismatchKind::Status));
+    assert_eq!(split(StatusCode::PARTIAL_CONTENT, &[]), Err(MismatchKind::Status));
+    assert_eq!(split(StatusCode::CREATED, &[]), Ok(()));
 }
 
 #[test]
@@ -337,61 +323,7 @@ fn a_route_may_fail_instead_of_isolating() {
     assert!(endpoint(PATH, RouteProtocol::OpenAi).idempotent);
 }
 
-/// Formats values as a list with the given white space.
-fn list_of(values: &[String], blank: &str, between: &str) -> String {
-    format!("[{blank}{}{blank}]", values.join(between))
-}
-
-fn value() -> impl Strategy<Value = String> {
-    prop_oneof![
-        "-?(0|[1-9][0-9]{0,18})(\\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3})?",
-        r#""([ -!#-\[\]-~]|ä|😀|\\n|\\"|\\\\|\\ud800){0,12}""#,
-        "\\[(0\\.[0-9]{1,9}, ){0,3}NaN\\]",
-        Just("null".to_owned()),
-        Just(r#"{"a" : [1,{"index":5}]}"#.to_owned()),
-    ]
-}
-
 proptest! {
-    /// Joining and splitting yields exactly the bytes that each call would have received alone.
-    #[test]
-    fn split_undoes_join(
-        results in prop::collection::vec(prop::collection::vec(value(), 1..5), 2..6),
-        blank in "[ \n]{0,2}",
-        before in "[ \t]{0,2}",
-        order in any::<u64>(),
-        indexed in any::<bool>(),
-    ) {
-        let between = format!("{before},{blank}");
-        let endpoint = if indexed { endpoint(PATH, RouteProtocol::OpenAi) } else { endpoint("/v1/models/m:predict", RouteProtocol::KServeV1) };
-        let target = if indexed { PATH } else { "/v1/models/m:predict" };
-        let mut next = 0;
-        let calls: Vec<Call> = results.iter().map(|own| {
-            let items: Vec<String> = own.iter().map(|_| { next += 1; format!("\"t{next}\"") }).collect();
-            let name = if indexed { "input" } else { "instances" };
-            read(&endpoint, target, &format!("{{\"{name}\":{}}}", list_of(&items, &blank, ", ")))
-        }).collect();
-        let members: Vec<&Call> = calls.iter().collect();
-        let sent = endpoint.write_batch(&members, None);
-        let items: Value = serde_json::from_slice(&sent.body).unwrap();
-        let expected: Vec<String> = (1..=next).map(|n| format!("t{n}")).collect();
-        let sent_items = if indexed { &items["input"] } else { &items["instances"] };
-        prop_assert_eq!(sent_items, &serde_json::json!(expected));
-
-        let element = |index: usize, value: &String| if indexed { format!("{{\"e\":{value}, \"index\": {index}}}") } else { value.clone() };
-        let envelope = |list: String| if indexed { format!(r#"{{"object":"list","data":{list} ,"model":"m"}}"#) } else { format!(r#"{{"predictions" :{list}}}"#) };
-        let mut all: Vec<String> = results.iter().flatten().enumerate().map(|(index, value)| element(index, value)).collect();
-        if indexed {
-            let turn = usize::try_from(order % u64::try_from(all.len()).unwrap()).unwrap();
-            all.rotate_left(turn);
-        }
-        let replies = split(&endpoint, &members, &envelope(list_of(&all, &blank, &between))).unwrap();
-        for (own, body) in results.iter().zip(bodies(&replies)) {
-            let own: Vec<String> = own.iter().enumerate().map(|(index, value)| element(index, value)).collect();
-            prop_assert_eq!(body, envelope(list_of(&own, &blank, &between)));
-        }
-    }
-
     /// No input of a client or upstream makes the adapters panic. The worst outcome is a call sent
     /// unbatched or a response that is rejected.
     #[test]
@@ -422,8 +354,7 @@ proptest! {
         changed[at] = byte;
         if let Ok(replies) = split_sent(&endpoint, &[&call, &call], &sent, StatusCode::OK, &HeaderMap::new(), &Bytes::from(changed)) {
             for reply in replies {
-                let rules = json::JsonRules { lenient: true, strict: false, nesting_max: 64 };
-                prop_assert_eq!(json::validate(&reply.body, rules), Ok(()));
+                prop_assert_eq!(json::validate(&reply.body, json::JsonRules::ANSWER), Ok(()));
             }
         }
     }

@@ -30,9 +30,7 @@ struct TestSplit {
 }
 
 fn event_stream() -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    headers.insert("content-type", HeaderValue::from_static("text/event-stream; charset=utf-8"));
-    headers
+    headers_of(&[("content-type", "text/event-stream; charset=utf-8")])
 }
 
 /// Returns the text with the ids of its chunks replaced, after checking that they are the same.
@@ -418,9 +416,9 @@ fn split_first(endpoint: &Arc<Endpoint>, evidence: &UnbatchedEvidence, more: &st
     split.next_step((Tick::default(), evidence)).err().map(|mismatch| mismatch.what)
 }
 
-/// Reads the stream that answers a call alone, in pieces of this size. Returns the number of pieces
+/// Reads the stream that answers an unbatched call, in pieces of this size. Returns the number of pieces
 /// after which no more are needed.
-fn read_alone(
+fn read_unbatched(
     endpoint: &Arc<Endpoint>,
     evidence: &UnbatchedEvidence,
     body: &str,
@@ -433,20 +431,20 @@ fn read_alone(
     pieces.position(|piece| chunk.read(piece, (Tick::default(), evidence))).map(|place| place + 1)
 }
 
-fn lone_event(more: &str) -> String {
+fn unbatched_event(more: &str) -> String {
     format!("data: {}\r\n\r\n", chunk_with("cmpl-1", 0, "x", "null", more))
 }
 
 #[test]
 fn the_first_chunk_of_an_unbatched_stream_is_evidence_about_its_members() {
     let fingerprint = r#","system_fingerprint":"fp_0123456789""#;
-    let begin = ": ping\n\ndata: {\"choices\":[],\"unknown\":1}\n\n".to_owned() + &lone_event(fingerprint);
-    let text = begin.clone() + &lone_event(r#","system_fingerprint":"another one""#);
+    let begin = ": ping\n\ndata: {\"choices\":[],\"unknown\":1}\n\n".to_owned() + &unbatched_event(fingerprint);
+    let text = begin.clone() + &unbatched_event(r#","system_fingerprint":"another one""#);
     for size in [1, text.len()] {
         let (endpoint, evidence) = (endpoint(PATH, RouteProtocol::OpenAi), UnbatchedEvidence::default());
         assert_eq!(split_first(&endpoint, &evidence, fingerprint), Some(MismatchKind::Undeclared));
         for body in [AB, CDE] {
-            let read = read_alone(&endpoint, &evidence, body, &text, size);
+            let read = read_unbatched(&endpoint, &evidence, body, &text, size);
             assert_eq!(read, Some(begin.len().div_ceil(size)), "what follows is not read");
         }
         assert_eq!(split_first(&endpoint, &evidence, fingerprint), None);
@@ -463,14 +461,14 @@ fn isolated_streams_whose_members_differ_end_merging_of_their_key() {
     let kinds: [&dyn Fn(&str) -> String; 2] = [&fingerprint, &many];
     for more in kinds {
         let evidence = UnbatchedEvidence::default();
-        let is_apart = || evidence.is_unbatched(Tick::default(), &read(&endpoint, PATH, AB));
+        let is_unbatched = || evidence.is_unbatched(Tick::default(), &read(&endpoint, PATH, AB));
         assert_eq!(split_first(&endpoint, &evidence, &more("1")), Some(MismatchKind::Undeclared));
-        assert!(!is_apart());
+        assert!(!is_unbatched());
         for (body, value) in [(AB, "2"), (CDE, "3")] {
-            assert_eq!(read_alone(&endpoint, &evidence, body, &lone_event(&more(value)), 1 << 20), Some(1));
+            assert_eq!(read_unbatched(&endpoint, &evidence, body, &unbatched_event(&more(value)), 1 << 20), Some(1));
         }
         assert_eq!(split_first(&endpoint, &evidence, &more("4")), Some(MismatchKind::Undeclared));
-        assert!(is_apart());
+        assert!(is_unbatched());
     }
 }
 
@@ -489,7 +487,7 @@ fn an_unbatched_stream_without_a_chunk_is_no_evidence() {
         (&*huge, Some(1)),
     ] {
         for body in [AB, CDE] {
-            assert_eq!(read_alone(&endpoint, &evidence, body, text, 4 << 20), read, "{text:.40}");
+            assert_eq!(read_unbatched(&endpoint, &evidence, body, text, 4 << 20), read, "{text:.40}");
         }
     }
     let begin = |body: &str, (name, value): (&'static str, &'static str), status| {
@@ -516,12 +514,12 @@ fn an_unbatched_stream_without_a_chunk_is_no_evidence() {
 fn the_present_time_does_not_delay_the_merging_of_streams_that_are_not_retried() {
     let endpoint = endpoint_of(RouteRules { idempotent: Some(false), ..rules(PATH, RouteProtocol::OpenAi) }, PATH);
     let evidence = UnbatchedEvidence::new(Tick::default(), 1_700_000_000);
-    let is_apart = || evidence.is_unbatched(Tick::default(), &read(&endpoint, PATH, AB));
+    let is_unbatched = || evidence.is_unbatched(Tick::default(), &read(&endpoint, PATH, AB));
     for number in 10..30 {
         let body = format!(r#"{{"prompt":"text {number}","stream":true}}"#);
-        let text = lone_event("").replace("1700000000", &format!("17000000{number}"));
-        read_alone(&endpoint, &evidence, &body, &text, 1 << 20);
-        assert_eq!(is_apart(), number < 25, "sixteen inputs show that the name of the model is constant");
+        let text = unbatched_event("").replace("1700000000", &format!("17000000{number}"));
+        read_unbatched(&endpoint, &evidence, &body, &text, 1 << 20);
+        assert_eq!(is_unbatched(), number < 25, "sixteen inputs show that the name of the model is constant");
     }
 }
 

@@ -2,29 +2,17 @@
 
 use super::*;
 
-/// Joins calls, and splits a response to them. Returns the body of the batch, and those of the
-/// members.
-fn exchange(path: &str, calls: &[&str], response: &str) -> (String, Result<Vec<String>, MismatchKind>) {
-    let endpoint = endpoint(path, RouteProtocol::Tei);
-    let calls: Vec<Call> = calls.iter().map(|body| read(&endpoint, path, body)).collect();
-    assert!(calls.iter().all(|call| may_share_batch(&calls[0], call)), "{calls:?}");
-    let members: Vec<&Call> = calls.iter().collect();
-    let sent = endpoint.write_batch(&members, None);
-    let replies = split(&endpoint, &members, response).map_err(|mismatch| mismatch.what);
-    let replies = replies.map(|replies| bodies(&replies).into_iter().map(str::to_owned).collect());
-    (String::from_utf8(sent.body.to_vec()).unwrap(), replies)
-}
-
 #[test]
 fn a_text_or_pair_is_classified_as_one_item_and_answered_without_a_list() {
+    let endpoint = endpoint("/predict", RouteProtocol::Tei);
     let (sent, replies) = exchange(
+        &endpoint,
         "/predict",
         &[r#"{"inputs":"a"}"#, r#"{"inputs":["b"]}"#, r#"{"inputs":["c","d"]}"#, r#"{"inputs":[["e"], ["f","g"]]}"#],
         "[[1], [2], [3], [4], [5]]",
     );
     assert_eq!(sent, r#"{"inputs":[["a"],["b"],["c","d"],["e"],["f","g"]]}"#);
-    assert_eq!(replies.unwrap(), ["[1]", "[2]", "[3]", "[[4], [5]]"]);
-    let endpoint = endpoint("/predict", RouteProtocol::Tei);
+    assert_eq!(bodies(&replies.unwrap()), ["[1]", "[2]", "[3]", "[[4], [5]]"]);
     for body in [
         r#"{"inputs":["a","b","c"]}"#,
         r#"{"inputs":["a",["b"]]}"#,
@@ -44,12 +32,12 @@ fn a_text_or_pair_is_classified_as_one_item_and_answered_without_a_list() {
 fn a_ranking_is_divided_in_the_order_of_the_server() {
     let calls = [r#"{"query":"q","texts":["a","b"]}"#, r#"{"query":"q","texts":["c"]}"#];
     let ranked = r#"[{"index":2,"score":9},{"index":1,"score":5},{"index":0,"score":5}]"#;
-    let (sent, replies) = exchange("/rerank", &calls, ranked);
+    let endpoint = endpoint("/rerank", RouteProtocol::Tei);
+    let (sent, replies) = exchange(&endpoint, "/rerank", &calls, ranked);
     assert_eq!(sent, r#"{"query":"q","texts":["a","b","c"]}"#);
     let own = [r#"[{"index":1,"score":5},{"index":0,"score":5}]"#, r#"[{"index":0,"score":9}]"#];
-    assert_eq!(replies.unwrap(), own);
+    assert_eq!(bodies(&replies.unwrap()), own);
 
-    let endpoint = endpoint("/rerank", RouteProtocol::Tei);
     let one = read(&endpoint, "/rerank", calls[0]);
     assert!(!may_share_batch(&one, &read(&endpoint, "/rerank", r#"{"query":"r","texts":["c"]}"#)));
     assert!(!may_share_batch(&one, &read(&endpoint, "/rerank", r#"{"query":"q","texts":["c"],"return_text":true}"#)));
@@ -66,7 +54,7 @@ fn a_similarity_belongs_to_one_source_sentence() {
     assert!(may_share_batch(&call("s"), &call("s")));
     assert!(!may_share_batch(&call("s"), &call("t")));
     let two = [r#"{"inputs":{"source_sentence":"s","sentences":["a"]}}"#; 2];
-    assert_eq!(exchange("/similarity", &two, "[0.5,[1]]").1, Err(MismatchKind::Shape));
+    assert_eq!(answers(&endpoint, "/similarity", &two, "[0.5,[1]]"), Err(MismatchKind::Shape));
 }
 
 #[test]
@@ -87,10 +75,7 @@ fn characters_are_counted_as_the_server_reads_them() {
         };
         let results: Vec<String> = (0..2 * call.items).map(|index| one.replace('@', &index.to_string())).collect();
         let body = Bytes::from(format!("[{}]", results.join(",")));
-        let headers = HeaderMap::from_iter([
-            (HeaderName::from_static("x-compute-characters"), HeaderValue::from_static("99")),
-            (HeaderName::from_static("x-compute-tokens"), HeaderValue::from_static("20")),
-        ]);
+        let headers = headers_of(&[("x-compute-characters", "99"), ("x-compute-tokens", "20")]);
         let replies = split_sent(&endpoint, &[&call, &call], &sent, StatusCode::OK, &headers, &body).unwrap();
         for reply in replies {
             assert_eq!(reply.headers["x-compute-characters"], own, "{path}");

@@ -72,11 +72,10 @@ fn totals_of_batches_are_learned_from_unless_the_server_counts_one_item() {
     let calls = texts.map(|text| read(&endpoint, PATH, &embedding(text)));
     let members: Vec<&Call> = calls.iter().collect();
     let call = read(&endpoint, PATH, &embedding(&text.repeat(10)));
-    let mut llama = HeaderMap::new();
     for (server, learns) in [("uvicorn", true), ("llama.cpp", false)] {
         let known = TokenCalibration::default();
-        llama.insert(http::header::SERVER, server.parse().unwrap());
-        (0..8).for_each(|_| observe(&endpoint, &members, &texts, &llama, &known));
+        let headers = headers_of(&[("server", server)]);
+        (0..8).for_each(|_| observe(&endpoint, &members, &texts, &headers, &known));
         assert_eq!(known.weigh(&call).is_some_and(|weight| (85..=115).contains(&weight.sum)), learns, "{server}");
     }
 }

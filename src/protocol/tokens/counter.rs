@@ -44,7 +44,7 @@ impl<'a> TextMeter<'a> {
         let room = COUNTED_BYTES_MAX.saturating_sub(self.bytes);
         let (start, rest) = raw.split_at_checked(room).unwrap_or((raw, &[]));
         if start.is_empty() && !rest.is_empty() {
-            return self.scale(unescaped_len(rest));
+            return scale(self.tokens, self.bytes, unescaped_len(rest));
         }
         // A character or an escape that is cut at the end counts as another one.
         let text = unescape(start);
@@ -58,10 +58,6 @@ impl<'a> TextMeter<'a> {
         self.bytes = self.bytes.max(COUNTED_BYTES_MAX);
         let whole = unescaped_len(rest).saturating_add(text.len());
         scale(tokens, text.len(), whole)
-    }
-
-    fn scale(&self, bytes: usize) -> Option<u64> {
-        scale(self.tokens, self.bytes, bytes)
     }
 }
 

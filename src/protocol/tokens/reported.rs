@@ -1,15 +1,14 @@
 //! Numbers of input tokens that responses report.
 
-use http::header::HeaderMap;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderMap, StatusCode};
 
 use super::TokenCalibration;
 use crate::call::Call;
 use crate::headers::COMPUTE_TOKENS;
-use crate::json::{self, JsonRules, Members, NESTING_MAX, Span, unescape};
+use crate::json::{self, JsonRules, Members, Span, unescape};
 use crate::pointer::Pointer;
 use crate::route::Endpoint;
-use crate::shape::{CounterRule, Counters, Measure, Payload};
+use crate::shape::{CostShare, Counters, Measure, Payload};
 use crate::split::{BatchResponse, counts_first_item_only, has_content_coding};
 
 /// Members of `usage` with the tokens of the input, in order of preference. Servers without an output
@@ -44,18 +43,17 @@ impl Endpoint {
     }
 
     fn reported_tokens(&self, headers: &HeaderMap, body: &[u8]) -> Option<u64> {
-        if let Some(tokens) = headers.get(COMPUTE_TOKENS).and_then(parse_header) {
+        if let Some(tokens) = headers.get(COMPUTE_TOKENS).and_then(|value| number(value.as_bytes())) {
             return Some(tokens);
         }
         if matches!(self.shape.counters, Counters::None) {
             return None;
         }
-        let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
-        json::validate(body, rules).ok()?;
+        json::validate(body, JsonRules::ANSWER).ok()?;
         let root = json::root(body);
         let find = |pointer: &Pointer| json::find(body, root, pointer).ok().flatten().map(|found| found.value);
         match &self.shape.counters {
-            Counters::None | Counters::Totals { share: CounterRule::Drop, .. } => None,
+            Counters::None | Counters::Totals { share: CostShare::Drop, .. } => None,
             // With generated texts, the total is not that of the input.
             Counters::Usage(pointer) => {
                 let names = if self.shape.generation.is_some() { &INPUT[..2] } else { &INPUT[..] };
@@ -75,10 +73,6 @@ fn input_of_usage(doc: &[u8], usage: Span, names: &[&[u8]]) -> Option<u64> {
         Members::new(doc, usage).find(is_named).and_then(|member| number(member.value.of(doc)))
     };
     names.iter().find_map(|name| member(name))
-}
-
-fn parse_header(value: &HeaderValue) -> Option<u64> {
-    number(value.as_bytes())
 }
 
 /// Returns a non-negative integer. Cohere writes whole numbers with a decimal point.

@@ -82,13 +82,8 @@ impl<'a> TensorDivision<'a> {
         }
         edits.sort_by_key(|(span, _)| span.start);
         let mut body = Vec::new();
-        let mut from = 0;
-        for (span, text) in edits {
-            body.extend_from_slice(Span { start: from, end: span.start }.of(doc));
-            body.extend_from_slice(&text);
-            from = span.end;
-        }
-        body.extend_from_slice(Span { start: from, end: self.tensors.framing.tensors_start(doc) }.of(doc));
+        let document = Span { start: 0, end: self.tensors.framing.tensors_start(doc) };
+        json::splice(doc, document, edits, &mut body, |_, text, out| out.extend_from_slice(&text));
         self.tensors.framing.write_length(body.len(), headers);
         tensors.into_iter().for_each(|own| body.extend_from_slice(own));
         Some(Bytes::from(body))
@@ -118,33 +113,23 @@ pub(crate) fn join(parts: &[(&Call, &Reply)], mut headers: HeaderMap) -> Result<
         return Err(MismatchKind::Undeclared);
     }
     let mut body = Vec::with_capacity(parts.iter().map(|(_, reply)| reply.body.len()).sum());
-    let mut from = 0;
-    for (span, edit) in &first.edits {
-        body.extend_from_slice(Span { start: from, end: span.start }.of(&first.doc));
-        match edit {
-            OutputEdit::Id => body.extend_from_slice(span.of(&first.doc)),
-            OutputEdit::Rows => {
-                let rows: usize = found.iter().flat_map(|own| &own.rows).sum();
-                body.extend_from_slice(rows.to_string().as_bytes());
-            }
-            OutputEdit::Elements(index) => write_elements(&found, *index, &mut body),
-            OutputEdit::Size(index) => {
-                let size: usize = found
-                    .iter()
-                    .filter_map(|own| own.binary.get(*index))
-                    .flat_map(|(_, parts)| parts)
-                    .map(Bytes::len)
-                    .sum();
-                body.extend_from_slice(size.to_string().as_bytes());
-            }
+    let binary = |index: usize| found.iter().filter_map(move |own| own.binary.get(index)).flat_map(|(_, parts)| parts);
+    let edits = first.edits.iter().copied();
+    json::splice(&first.doc, Span::whole(&first.doc), edits, &mut body, |span, edit, out| match edit {
+        OutputEdit::Id => out.extend_from_slice(span.of(&first.doc)),
+        OutputEdit::Rows => {
+            let rows: usize = found.iter().flat_map(|own| &own.rows).sum();
+            out.extend_from_slice(rows.to_string().as_bytes());
         }
-        from = span.end;
-    }
-    body.extend_from_slice(Span { start: from, end: first.doc.len() }.of(&first.doc));
+        OutputEdit::Elements(index) => write_elements(&found, index, out),
+        OutputEdit::Size(index) => {
+            let size: usize = binary(index).map(Bytes::len).sum();
+            out.extend_from_slice(size.to_string().as_bytes());
+        }
+    });
     first.framing.write_length(body.len(), &mut headers);
     for index in 0..first.binary.len() {
-        let own = found.iter().filter_map(|own| own.binary.get(index)).flat_map(|(_, parts)| parts);
-        own.for_each(|tensor| body.extend_from_slice(tensor));
+        binary(index).for_each(|tensor| body.extend_from_slice(tensor));
     }
     Ok(Reply { status: reply.status, headers, body: Bytes::from(body), trailers: None })
 }

@@ -42,11 +42,6 @@ pub(crate) fn shape() -> ProtocolShape {
     ProtocolShape { payload: Payload::GrpcTensors, ..ProtocolShape::plain("/inputs", "/outputs") }
 }
 
-/// Returns `true` for the path of an inference call on a route that names the protocol.
-pub(crate) fn is_path(path: &str) -> bool {
-    path.ends_with(PATH)
-}
-
 /// Returns `true` for the media type of gRPC with messages of Protocol Buffers.
 pub(crate) fn is_content_type(value: &HeaderValue) -> bool {
     matches!(value.as_bytes(), b"application/grpc" | b"application/grpc+proto")

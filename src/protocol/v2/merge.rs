@@ -5,7 +5,7 @@ use http::header::{self, HeaderMap};
 
 use super::request::{InputData, TensorInput, TensorRequest};
 use crate::call::Call;
-use crate::json::{Span, to_json_string};
+use crate::json::{self, Span, to_json_string};
 
 /// A replacement of a span of the leader's document.
 enum TensorEdit {
@@ -28,26 +28,20 @@ pub(crate) fn write_shared(members: &[&Call], id: &str, headers: &mut HeaderMap)
     let all: Vec<(&Call, &TensorRequest)> =
         members.iter().filter_map(|call| Some((*call, call.tensors.as_ref()?))).collect();
     let mut body = Vec::with_capacity(members.iter().map(|call| call.body.len()).sum());
-    let mut copied_until = 0;
-    for (span, edit) in edits(leader, leader_tensors) {
-        body.extend_from_slice(Span { start: copied_until, end: span.start }.of(&leader.body));
-        match edit {
-            TensorEdit::Cut => {}
-            TensorEdit::Id => body.extend_from_slice(&to_json_string(id)),
-            TensorEdit::Rows => {
-                let rows: usize = all.iter().map(|(_, tensors)| tensors.rows).sum();
-                body.extend_from_slice(rows.to_string().as_bytes());
-            }
-            TensorEdit::Elements(index) => write_elements(&all, index, &mut body),
-            TensorEdit::Size(index) => {
-                let size: usize = binary_parts(&all, index).map(<[u8]>::len).sum();
-                body.extend_from_slice(size.to_string().as_bytes());
-            }
+    let document = Span { start: 0, end: leader_tensors.framing.tensors_start(&leader.body) };
+    json::splice(&leader.body, document, edits(leader, leader_tensors), &mut body, |_, edit, out| match edit {
+        TensorEdit::Cut => {}
+        TensorEdit::Id => out.extend_from_slice(&to_json_string(id)),
+        TensorEdit::Rows => {
+            let rows: usize = all.iter().map(|(_, tensors)| tensors.rows).sum();
+            out.extend_from_slice(rows.to_string().as_bytes());
         }
-        copied_until = span.end;
-    }
-    let end = leader_tensors.framing.tensors_start(&leader.body);
-    body.extend_from_slice(Span { start: copied_until, end }.of(&leader.body));
+        TensorEdit::Elements(index) => write_elements(&all, index, out),
+        TensorEdit::Size(index) => {
+            let size: usize = binary_parts(&all, index).map(<[u8]>::len).sum();
+            out.extend_from_slice(size.to_string().as_bytes());
+        }
+    });
     // The calls of a batch have the same type, or none.
     match leader.head.headers.get(header::CONTENT_TYPE) {
         Some(_) if !leader_tensors.framing.is_binary() => {}

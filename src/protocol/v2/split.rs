@@ -11,7 +11,7 @@ use super::binary::{self, Framing};
 use super::tensor::{Datatype, Dimensions, integer, json_rows, members as named_members};
 use crate::call::{Call, MismatchKind, Reply, SharedRequest};
 use crate::ids;
-use crate::json::{self, Elements, JsonRules, JsonType, NESTING_MAX, Span, kind};
+use crate::json::{self, Elements, JsonRules, JsonType, Span, kind};
 
 /// Members of an output.
 const OUTPUT: [&str; 5] = ["name", "shape", "datatype", "parameters", "data"];
@@ -52,8 +52,7 @@ impl TensorSplit {
     pub(crate) fn new(members: &[&Call], body: &Bytes, headers: &HeaderMap) -> Result<Self, MismatchKind> {
         let framing = Framing::read(headers, body.len()).map_err(|_| MismatchKind::Shape)?;
         let doc = framing.document(body);
-        let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
-        json::validate(&doc, rules).map_err(|_| MismatchKind::NotJson)?;
+        json::validate(&doc, JsonRules::ANSWER).map_err(|_| MismatchKind::NotJson)?;
         let root = json::root(&doc);
         if kind(&doc, root.start) != JsonType::Object {
             return Err(MismatchKind::Shape);
@@ -146,27 +145,22 @@ impl TensorSplit {
     fn write_document(&self, member: usize, call: &Call, sent: &SharedRequest) -> Vec<u8> {
         let doc = &self.doc;
         let mut out = Vec::with_capacity(self.reply_len(member) + ids::EDITS_LEN);
-        let mut from = 0;
-        for (span, edit) in &self.edits {
-            out.extend_from_slice(Span { start: from, end: span.start }.of(doc));
-            match edit {
-                OutputEdit::Id => write_id(doc, *span, call, sent, &mut out),
-                OutputEdit::Rows => {
-                    let rows = self.rows.get(member).copied().unwrap_or_default();
-                    out.extend_from_slice(rows.to_string().as_bytes());
-                }
-                OutputEdit::Elements(index) => {
-                    let elements = self.lists.get(*index).and_then(|parts| parts.get(member));
-                    out.extend_from_slice(elements.map(|span| span.of(doc)).unwrap_or_default());
-                }
-                OutputEdit::Size(index) => {
-                    let part = self.binary.get(*index).and_then(|(_, parts)| parts.get(member));
-                    out.extend_from_slice(part.map_or(0, Bytes::len).to_string().as_bytes());
-                }
+        let edits = self.edits.iter().copied();
+        json::splice(doc, Span::whole(doc), edits, &mut out, |span, edit, out| match edit {
+            OutputEdit::Id => write_id(doc, span, call, sent, out),
+            OutputEdit::Rows => {
+                let rows = self.rows.get(member).copied().unwrap_or_default();
+                out.extend_from_slice(rows.to_string().as_bytes());
             }
-            from = span.end;
-        }
-        out.extend_from_slice(Span { start: from, end: doc.len() }.of(doc));
+            OutputEdit::Elements(index) => {
+                let elements = self.lists.get(index).and_then(|parts| parts.get(member));
+                out.extend_from_slice(elements.map(|span| span.of(doc)).unwrap_or_default());
+            }
+            OutputEdit::Size(index) => {
+                let part = self.binary.get(index).and_then(|(_, parts)| parts.get(member));
+                out.extend_from_slice(part.map_or(0, Bytes::len).to_string().as_bytes());
+            }
+        });
         out
     }
 }

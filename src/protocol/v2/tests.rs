@@ -7,14 +7,14 @@ pub(super) mod round_trip;
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, StatusCode};
 
 use super::binary::HEADER_LENGTH;
 use crate::batching::Tick;
-use crate::tests::{endpoint, read, routes_of};
+use crate::tests::{endpoint, headers_of, key, parts, read, routes_of, secret};
 use crate::{
-    BatchResponse, Call, DigestKey, Endpoint, LimitsSource, MergeEligibility, MismatchKind, PublishedLimits, Reply,
-    RouteProtocol, UnbatchedEvidence, UnmergeableReason,
+    BatchResponse, Call, Endpoint, LimitsSource, MismatchKind, PublishedLimits, Reply, RouteProtocol,
+    UnbatchedEvidence, UnmergeableReason,
 };
 
 pub(super) const PATH: &str = "/v2/models/m/infer";
@@ -27,18 +27,7 @@ pub(super) fn v2() -> Arc<Endpoint> {
 
 /// Reads a call with a body of a JSON document of `length` bytes and tensors after it.
 pub(super) fn read_binary(endpoint: &Endpoint, length: usize, body: Vec<u8>) -> Call {
-    let head = http::Request::post(PATH)
-        .header("host", "h")
-        .header("content-type", "application/octet-stream")
-        .header(HEADER_LENGTH, length);
-    endpoint.parse_call(&head.body(()).unwrap().into_parts().0, Bytes::from(body), &DigestKey::from_bytes([3; 32]))
-}
-
-fn key(call: &Call) -> Option<&[u8]> {
-    match &call.merge {
-        MergeEligibility::With(key) => Some(key),
-        MergeEligibility::Alone(_) => None,
-    }
+    endpoint.parse_call(&head_of_binary(PATH, length), Bytes::from(body), &secret())
 }
 
 fn fp32(shape: &str, data: &str) -> String {
@@ -47,7 +36,7 @@ fn fp32(shape: &str, data: &str) -> String {
 
 fn split(
     bodies: &[&str],
-    headers: &[(HeaderName, &'static str)],
+    headers: &[(&str, &str)],
     answer: impl Fn(&str) -> Vec<u8>,
     evidence: &UnbatchedEvidence,
 ) -> Result<Vec<Reply>, MismatchKind> {
@@ -57,8 +46,7 @@ fn split(
     assert!(calls.iter().all(|call| key(call).is_some() && key(call) == key(&calls[0])), "{calls:?}");
     let sent = endpoint.write_batch(&members, None);
     let body = Bytes::from(answer(&sent.request_id));
-    let value = |(name, text): &(HeaderName, &'static str)| (name.clone(), HeaderValue::from_static(text));
-    let headers: HeaderMap = headers.iter().map(value).collect();
+    let headers = headers_of(headers);
     let answer = BatchResponse { status: StatusCode::OK, headers: &headers, body: &body };
     endpoint.split_batch(&members, &sent, answer, Some((Tick(0), evidence))).map_err(|mismatch| mismatch.what)
 }
@@ -109,26 +97,24 @@ fn only_a_document_with_its_length_may_precede_binary_data() {
     let call = read_binary(&endpoint, doc.len(), body(b"ab"));
     assert_eq!((call.items, call.unbatched_reason()), (1, None));
     for (length, tail) in [(doc.len(), &b"a"[..]), (doc.len(), b"abc"), (0, b"ab"), (doc.len() + 9, b"ab")] {
-        let alone = read_binary(&endpoint, length, body(tail)).unbatched_reason();
-        assert_eq!(alone, Some(UnmergeableReason::ItemForm), "{length} {tail:?}");
+        let reason = read_binary(&endpoint, length, body(tail)).unbatched_reason();
+        assert_eq!(reason, Some(UnmergeableReason::ItemForm), "{length} {tail:?}");
     }
     let json = fp32("[1]", "[1]");
     let framed = read_binary(&endpoint, json.len(), json.clone().into_bytes());
     assert!(key(&framed).is_some() && key(&framed) != key(&read(&endpoint, PATH, &json)));
     let embeddings = endpoint_for_embeddings();
-    let head =
-        embeddings.parse_call(&head_of_binary(doc.len()), Bytes::from(body(b"ab")), &DigestKey::from_bytes([3; 32]));
+    let head = embeddings.parse_call(&head_of_binary("/v1/embeddings", doc.len()), Bytes::from(body(b"ab")), &secret());
     assert_eq!(head.unbatched_reason(), Some(UnmergeableReason::Encoding));
 }
 
 /// Reads calls without a content type, as Triton's client sends them.
 fn read_untyped(length: Option<usize>, body: &[u8]) -> Call {
-    let mut head = http::Request::post(PATH).header("host", "h");
+    let mut head = parts(PATH, &[("host", "h")]);
     if let Some(length) = length {
-        head = head.header(HEADER_LENGTH, length);
+        head.headers.insert(HEADER_LENGTH, length.into());
     }
-    let body = Bytes::copy_from_slice(body);
-    v2().parse_call(&head.body(()).unwrap().into_parts().0, body, &DigestKey::from_bytes([3; 32]))
+    v2().parse_call(&head, Bytes::copy_from_slice(body), &secret())
 }
 
 #[test]
@@ -146,8 +132,7 @@ fn calls_without_a_content_type_share_batches_that_have_none() {
         assert!(!sent.headers.contains_key("content-type"), "{:?}", sent.headers);
         assert_eq!(sent.headers.contains_key(HEADER_LENGTH), calls[0].body.ends_with(b"aa"));
     }
-    let untyped = http::Request::post("/v1/embeddings").body(()).unwrap().into_parts().0;
-    let call = endpoint_for_embeddings().parse_call(&untyped, Bytes::from("{}"), &DigestKey::from_bytes([3; 32]));
+    let call = endpoint_for_embeddings().parse_call(&parts("/v1/embeddings", &[]), Bytes::from("{}"), &secret());
     assert_eq!(call.unbatched_reason(), Some(UnmergeableReason::Encoding));
 }
 
@@ -155,9 +140,10 @@ fn endpoint_for_embeddings() -> Arc<Endpoint> {
     endpoint("/v1/embeddings", RouteProtocol::OpenAi)
 }
 
-fn head_of_binary(length: usize) -> http::request::Parts {
-    let head = http::Request::post("/v1/embeddings").header("content-type", "application/octet-stream");
-    head.header(HEADER_LENGTH, length).body(()).unwrap().into_parts().0
+fn head_of_binary(path: &str, length: usize) -> http::request::Parts {
+    let mut head = parts(path, &[("host", "h"), ("content-type", "application/octet-stream")]);
+    head.headers.insert(HEADER_LENGTH, length.into());
+    head
 }
 
 #[test]
@@ -220,7 +206,7 @@ fn a_parameter_that_unbatched_responses_have_is_shared() {
         let call = read(&endpoint, PATH, &fp32("[1,1]", &format!("[{input}]")));
         let body = Bytes::from(outputs(parameters).replace("[3]", "[1]").replace(",2.0,3.0", ""));
         let answer = BatchResponse { status: StatusCode::OK, headers: &HeaderMap::new(), body: &body };
-        endpoint.observe_lone(&call, answer, &evidence);
+        endpoint.observe_unbatched(&call, answer, &evidence);
     }
     assert_eq!(batch().unwrap().len(), 2);
 }
@@ -283,8 +269,8 @@ fn an_empty_id_is_none() {
 fn a_response_with_binary_outputs_is_cut_after_its_document() {
     let calls = [fp32("[1,1]", "[1]"), fp32("[2,1]", "[2,3]")];
     let doc = r#"{"model_name":"m","outputs":[{"name":"o","datatype":"INT16","shape":[3,1],"parameters":{"binary_data_size":6}},{"name":"s","datatype":"BYTES","shape":[3],"data":["a","b","c"]}]} "#;
-    let length: &'static str = doc.len().to_string().leak();
-    let headers = [(HEADER_LENGTH, length), (http::header::CONTENT_TYPE, "application/octet-stream")];
+    let length = doc.len().to_string();
+    let headers = [("inference-header-content-length", length.as_str()), ("content-type", "application/octet-stream")];
     let answer = |tail: &'static [u8]| move |_: &str| [doc.as_bytes(), tail].concat();
     let evidence = UnbatchedEvidence::default();
     let replies = split(&[&calls[0], &calls[1]], &headers, answer(b"aabbcc"), &evidence).unwrap();

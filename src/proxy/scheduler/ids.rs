@@ -58,7 +58,7 @@ impl IdInterner {
             tenant_weight: submission.tenant_weight,
             priority: submission.priority,
             scope: submission.scope,
-            unmergeable: submission.alone || matches!(call.merge, MergeEligibility::Alone(_)),
+            unmergeable: submission.alone || matches!(call.merge, MergeEligibility::Unbatched(_)),
             replayable: submission.endpoint.idempotent,
             deadline: submission.deadline,
             fallback_deadline: submission.later,

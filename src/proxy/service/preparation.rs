@@ -154,7 +154,7 @@ impl Proxy {
         batches_itself: Option<bool>,
     ) -> Option<UnmergeableReason> {
         match &call.merge {
-            MergeEligibility::Alone(reason) => Some(*reason),
+            MergeEligibility::Unbatched(reason) => Some(*reason),
             MergeEligibility::With(_) if has_trailers => Some(UnmergeableReason::Header),
             // In front of a server that batches by itself, calls are merged only where a route
             // names its protocol. That property is recorded for the upstream as a whole and cannot

@@ -53,7 +53,7 @@ impl Forwarder for LaneForwarder {
     }
 
     fn observe_unbatched(&self, endpoint: &Endpoint, call: &Call, answer: BatchResponse<'_>) {
-        endpoint.observe_lone(call, answer, &self.0.evidence);
+        endpoint.observe_unbatched(call, answer, &self.0.evidence);
         endpoint.observe_tokens(&[call], answer, &self.0.tokens);
     }
 

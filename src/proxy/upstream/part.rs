@@ -156,7 +156,7 @@ pub(super) fn deliver_unbatched(
             let heads = (&answer.headers, answer.trailers.as_ref());
             let (status, body) = request.endpoint.response_status(answer.status, heads, &answer.body);
             let unbatched = BatchResponse { status, headers: &answer.headers, body: &body };
-            request.endpoint.observe_lone(call, unbatched, &inner.evidence);
+            request.endpoint.observe_unbatched(call, unbatched, &inner.evidence);
             let mut headers = answer.headers;
             headers::strip_hop_by_hop(&mut headers);
             // The framing is generated again, with the actual length of the body.

@@ -2,7 +2,7 @@
 //! are not the result.
 
 use crate::call::MismatchKind;
-use crate::json::{self, Elements, JsonRules, JsonType, Members, NESTING_MAX, Span, kind, unescape};
+use crate::json::{self, Elements, JsonRules, JsonType, Members, Span, kind, unescape};
 use crate::pointer::Pointer;
 use crate::shape::{Counters, ProtocolShape, ResultLayout};
 
@@ -57,8 +57,7 @@ impl Chunk {
     /// # Errors
     /// The data is not JSON, or does not belong to exactly one result.
     pub(super) fn read(doc: &[u8], shape: &ProtocolShape) -> Result<Self, MismatchKind> {
-        let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
-        json::validate(doc, rules).map_err(|_| MismatchKind::NotJson)?;
+        json::validate(doc, JsonRules::ANSWER).map_err(|_| MismatchKind::NotJson)?;
         let root = json::root(doc);
         let find = |within, pointer: &Pointer| -> Result<Option<Span>, MismatchKind> {
             Ok(json::find(doc, within, pointer)?.map(|found| found.value))

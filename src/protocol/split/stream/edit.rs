@@ -1,7 +1,7 @@
 //! Replacements in the data of a chunk.
 
 use super::chunk::ResultChunk;
-use crate::json::Span;
+use crate::json::{self, Span};
 
 /// A replacement in the data of a chunk.
 pub(super) type ChunkEdit<'a> = (Span, &'a [u8]);
@@ -21,15 +21,6 @@ pub(super) fn outside(doc: &[u8], chunk: &ResultChunk) -> Vec<u8> {
 pub(super) fn apply_edits(doc: &[u8], mut edits: Vec<ChunkEdit<'_>>) -> Vec<u8> {
     edits.sort_by_key(|(span, _)| span.start);
     let mut out = Vec::with_capacity(doc.len() + 32);
-    let mut from = 0;
-    for (span, text) in edits {
-        if span.start < from {
-            continue;
-        }
-        out.extend_from_slice(Span { start: from, end: span.start }.of(doc));
-        out.extend_from_slice(text);
-        from = span.end;
-    }
-    out.extend_from_slice(Span { start: from, end: doc.len() }.of(doc));
+    json::splice(doc, Span::whole(doc), edits, &mut out, |_, text, out| out.extend_from_slice(text));
     out
 }

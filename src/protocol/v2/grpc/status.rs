@@ -111,16 +111,10 @@ fn decode_message(value: &HeaderValue) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::headers_of;
 
-    fn map(lines: &[(&'static str, &'static str)]) -> HeaderMap {
-        let line = |(name, value): &(&'static str, &'static str)| {
-            (HeaderName::from_static(name), HeaderValue::from_static(value))
-        };
-        lines.iter().map(line).collect()
-    }
-
-    fn status(headers: &[(&'static str, &'static str)], trailers: &[(&'static str, &'static str)]) -> (u16, Vec<u8>) {
-        let (status, message) = as_http(StatusCode::OK, &map(headers), Some(&map(trailers)));
+    fn status(headers: &[(&str, &str)], trailers: &[(&str, &str)]) -> (u16, Vec<u8>) {
+        let (status, message) = as_http(StatusCode::OK, &headers_of(headers), Some(&headers_of(trailers)));
         (status.as_u16(), message.to_vec())
     }
 
@@ -152,10 +146,7 @@ mod tests {
         for (http, code) in [(429, "8"), (503, "14"), (504, "4"), (408, "4"), (502, "13")] {
             let mut headers = HeaderMap::new();
             write_failure(StatusCode::from_u16(http).unwrap(), "queue full", &mut headers);
-            assert_eq!(
-                (&headers["grpc-status"], &headers["grpc-message"]),
-                (&code.parse().unwrap(), &"queue full".parse().unwrap())
-            );
+            assert_eq!(headers, headers_of(&[("grpc-status", code), ("grpc-message", "queue full")]));
         }
     }
 }

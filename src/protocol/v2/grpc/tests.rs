@@ -11,10 +11,10 @@ use http::{HeaderMap, StatusCode, Version};
 
 use super::{MESSAGE_BYTES_MAX, PATH};
 use crate::batching::Tick;
-use crate::tests::{endpoint, routes_of};
+use crate::tests::{endpoint, headers_of, key, routes_of, secret};
 use crate::{
-    BatchResponse, Call, DigestKey, Endpoint, LimitsSource, MergeEligibility, MismatchKind, PublishedLimits, Reply,
-    RouteProtocol, SharedRequest, UnbatchedEvidence, UnmergeableReason,
+    BatchResponse, Call, Endpoint, LimitsSource, MismatchKind, PublishedLimits, Reply, RouteProtocol, SharedRequest,
+    UnbatchedEvidence, UnmergeableReason,
 };
 
 pub(super) fn grpc() -> Arc<Endpoint> {
@@ -54,7 +54,7 @@ fn read_with(endpoint: &Endpoint, lines: &[(&str, &str)], body: Bytes) -> Call {
     for (name, value) in lines {
         head = head.header(*name, *value);
     }
-    endpoint.parse_call(&head.body(()).unwrap().into_parts().0, body, &DigestKey::from_bytes([3; 32]))
+    endpoint.parse_call(&head.body(()).unwrap().into_parts().0, body, &secret())
 }
 
 pub(super) fn read(message: &[u8]) -> Call {
@@ -67,13 +67,6 @@ fn raw(shape: &[u8], data: &[u8], others: &[u8]) -> Vec<u8> {
     [field(1, b"m"), others.to_vec(), field(5, &input), field(7, data)].concat()
 }
 
-fn key(call: &Call) -> Option<&[u8]> {
-    match &call.merge {
-        MergeEligibility::With(key) => Some(key),
-        MergeEligibility::Alone(_) => None,
-    }
-}
-
 fn split_with(
     calls: &[Call],
     answer: impl Fn(&str) -> Vec<u8>,
@@ -83,7 +76,7 @@ fn split_with(
     assert!(calls.iter().all(|call| key(call).is_some() && key(call) == key(&calls[0])), "{calls:?}");
     let sent = grpc().write_batch(&members, None);
     let body = framed(&answer(&sent.request_id));
-    let headers = [(http::header::CONTENT_TYPE, "application/grpc".parse().unwrap())].into_iter().collect();
+    let headers = headers_of(&[("content-type", "application/grpc")]);
     let answer = BatchResponse { status: StatusCode::OK, headers: &headers, body: &body };
     grpc().split_batch(&members, &sent, answer, Some((Tick(0), evidence))).map_err(|mismatch| mismatch.what)
 }
@@ -132,7 +125,7 @@ fn calls_differ_in_everything_but_their_rows() {
 }
 
 #[test]
-fn a_call_with_empty_contents_beside_a_blob_is_sent_alone() {
+fn a_call_with_empty_contents_beside_a_blob_is_sent_unbatched() {
     let input = tensor("x", "INT16", b"\x01", Some(b""));
     let call = read(&[field(1, b"m"), field(5, &input), field(7, b"aa")].concat());
     assert_eq!(call.unbatched_reason(), Some(UnmergeableReason::ItemForm));
@@ -210,7 +203,7 @@ fn a_call_that_a_batch_cannot_represent_is_not_merged() {
     }
     assert_eq!(reason(&[("grpc-encoding", "identity")], body.clone()), None);
     let head = http::Request::post(PATH).header("content-type", "application/grpc").body(()).unwrap().into_parts().0;
-    let call = grpc().parse_call(&head, body, &DigestKey::from_bytes([3; 32]));
+    let call = grpc().parse_call(&head, body, &secret());
     assert_eq!(call.unbatched_reason(), Some(UnmergeableReason::Encoding), "HTTP/1.1 has no form of gRPC");
 }
 
@@ -301,7 +294,7 @@ fn is_split_after(unbatched: u8, parameter: &[u8]) -> bool {
     for input in 0..unbatched {
         let body = framed(&outputs(b"\x01", b"cc", parameter));
         let answer = BatchResponse { status: StatusCode::OK, headers: &HeaderMap::new(), body: &body };
-        grpc().observe_lone(&read(&raw(b"\x01", &[input, 0], b"")), answer, &evidence);
+        grpc().observe_unbatched(&read(&raw(b"\x01", &[input, 0], b"")), answer, &evidence);
     }
     first.is_ok() || batch().is_ok()
 }
@@ -354,12 +347,7 @@ fn sent_of(calls: &[Call]) -> (Vec<&Call>, SharedRequest) {
 fn an_overload_of_a_batch_reaches_every_member_without_the_text_of_the_server() {
     let calls = [read(&raw(b"\x01", b"aa", b"")), read(&raw(b"\x01", b"bb", b""))];
     let (members, sent) = sent_of(&calls);
-    let headers: HeaderMap = [
-        (http::HeaderName::from_static("grpc-status"), "8".parse().unwrap()),
-        (http::HeaderName::from_static("grpc-message"), "secret".parse().unwrap()),
-    ]
-    .into_iter()
-    .collect();
+    let headers = headers_of(&[("grpc-status", "8"), ("grpc-message", "secret")]);
     let (status, text) = grpc().response_status(StatusCode::OK, (&headers, None), &Bytes::new());
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
     let answer = BatchResponse { status, headers: &headers, body: &text };
@@ -376,15 +364,8 @@ fn an_overload_of_a_batch_reaches_every_member_without_the_text_of_the_server() 
 
 #[test]
 fn a_limit_that_a_server_names_in_its_error_is_read() {
-    let trailers: HeaderMap = [
-        (http::HeaderName::from_static("grpc-status"), "3".parse().unwrap()),
-        (
-            http::HeaderName::from_static("grpc-message"),
-            "inference request batch-size must be <= 4 for 'm'".parse().unwrap(),
-        ),
-    ]
-    .into_iter()
-    .collect();
+    let message = "inference request batch-size must be <= 4 for 'm'";
+    let trailers = headers_of(&[("grpc-status", "3"), ("grpc-message", message)]);
     let (status, text) = grpc().response_status(StatusCode::OK, (&HeaderMap::new(), Some(&trailers)), &Bytes::new());
     assert_eq!(grpc().detect_too_large(status, &text).and_then(|too_large| too_large.limit), Some(4));
 }

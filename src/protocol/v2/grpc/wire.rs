@@ -79,18 +79,13 @@ pub(crate) fn write_varint(out: &mut Vec<u8>, mut value: u64) {
 /// Appends the tag of a field with bytes, and their length.
 pub(crate) fn write_head(out: &mut Vec<u8>, number: u32, length: usize) {
     write_varint(out, u64::from(number) << 3 | 2);
-    write_varint(out, length_of(length));
+    write_varint(out, u64::try_from(length).unwrap_or(u64::MAX));
 }
 
 /// Appends a field with bytes.
 pub(crate) fn write_bytes(out: &mut Vec<u8>, number: u32, value: &[u8]) {
     write_head(out, number, value.len());
     out.extend_from_slice(value);
-}
-
-/// Converts a length, which never exceeds 64 bits.
-fn length_of(length: usize) -> u64 {
-    u64::try_from(length).unwrap_or(u64::MAX)
 }
 
 /// Stores the only occurrence of a field.

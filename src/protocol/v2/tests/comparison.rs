@@ -1,5 +1,7 @@
 //! Comparison of two responses with tensors in binary form.
 
+use http::HeaderValue;
+
 use super::*;
 use crate::{AnswerComparison, AnswerContent};
 

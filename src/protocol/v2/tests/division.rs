@@ -1,35 +1,22 @@
 //! Calls with more rows than a server accepts, in parts.
 
-use super::*;
-use crate::PartAnswer;
-use crate::batching::PartLimits;
+use http::HeaderValue;
 
-const SECRET: [u8; 32] = [3; 32];
+use super::*;
+use crate::tests::division::{items, join, reply};
 
 /// Divides a call into parts of at most `rows` rows.
 fn divide(call: &Call, rows: u32) -> Option<Vec<Call>> {
-    let limits = PartLimits { items: rows, weight: u64::MAX, padded_weight: u64::MAX, bytes: u64::MAX, concurrent: 1 };
     let mut head = http::Request::post(PATH).body(()).unwrap().into_parts().0;
     head.headers.clone_from(&call.head.headers);
-    let plan = v2().plan_division(call, &limits)?;
-    let calls = v2().divide_call(call, &head, &plan, &DigestKey::from_bytes(SECRET))?;
+    let plan = v2().plan_division(call, &items(rows))?;
+    let calls = v2().divide_call(call, &head, &plan, &secret())?;
     assert!(calls.iter().map(|part| part.body.len()).sum::<usize>() <= plan.bytes);
     Some(calls)
 }
 
 fn texts(calls: &[Call]) -> Vec<String> {
     calls.iter().map(|call| String::from_utf8_lossy(&call.body).into_owned()).collect()
-}
-
-fn json(body: &str) -> Reply {
-    let body = Bytes::from(body.to_owned());
-    Reply { status: StatusCode::OK, headers: HeaderMap::new(), body, trailers: None }
-}
-
-fn join(calls: &[Call], replies: &[Reply]) -> Result<Reply, MismatchKind> {
-    let parts: Vec<PartAnswer<'_>> =
-        calls.iter().zip(replies).map(|(call, reply)| PartAnswer { call, reply }).collect();
-    v2().join_answers(&parts).map_err(|mismatch| mismatch.what)
 }
 
 #[test]
@@ -52,19 +39,19 @@ fn a_part_has_its_own_rows_of_each_input() {
 fn the_response_has_the_rows_of_all_parts() {
     let calls = divide(&read(&v2(), PATH, &fp32("[3,1]", "[1,2,3]")), 2).unwrap();
     let answer = |id: &str, rows: u32, data: &str| {
-        json(&format!(
+        reply(&format!(
             r#"{{"id": "{id}", "model_name":"m","outputs":[{{"name":"o","datatype":"FP32","shape":[{rows},2],"data":[{data}]}}]}}"#
         ))
     };
-    let joined = join(&calls, &[answer("a", 2, "1.0, 2.0, 3.0, 4.0"), answer("b", 1, "5.0, 6.0")]).unwrap();
+    let joined = join(&v2(), &calls, &[answer("a", 2, "1.0, 2.0, 3.0, 4.0"), answer("b", 1, "5.0, 6.0")]).unwrap();
     assert_eq!(joined.body, answer("a", 3, "1.0, 2.0, 3.0, 4.0, 5.0, 6.0").body);
-    let nested = join(&calls, &[answer("a", 2, "[1, 2], [3, 4]"), answer("b", 1, "[5, 6]")]).unwrap();
+    let nested = join(&v2(), &calls, &[answer("a", 2, "[1, 2], [3, 4]"), answer("b", 1, "[5, 6]")]).unwrap();
     assert_eq!(nested.body, answer("a", 3, "[1, 2], [3, 4], [5, 6]").body);
-    let few = join(&calls, &[answer("a", 2, "1.0, 2.0, 3.0, 4.0"), answer("b", 2, "5.0, 6.0, 7.0, 8.0")]);
+    let few = join(&v2(), &calls, &[answer("a", 2, "1.0, 2.0, 3.0, 4.0"), answer("b", 2, "5.0, 6.0, 7.0, 8.0")]);
     assert_eq!(few.unwrap_err(), MismatchKind::Count);
     let mut other = answer("b", 1, "5.0, 6.0");
     other.body = Bytes::from(String::from_utf8(other.body.to_vec()).unwrap().replace(r#""m""#, r#""n""#));
-    assert_eq!(join(&calls, &[answer("a", 2, "1, 2, 3, 4"), other]).unwrap_err(), MismatchKind::Undeclared);
+    assert_eq!(join(&v2(), &calls, &[answer("a", 2, "1, 2, 3, 4"), other]).unwrap_err(), MismatchKind::Undeclared);
 }
 
 #[test]
@@ -83,11 +70,11 @@ fn tensors_in_binary_form_are_cut_and_joined() {
     }
     let answer = |rows: u32, size: u32, tensor: &str| {
         let document = document(rows, size).replace("inputs", "outputs");
-        let mut reply = json(&(document.clone() + tensor));
-        reply.headers.insert(HEADER_LENGTH, HeaderValue::from(document.len()));
-        reply
+        let mut answer = reply(&(document.clone() + tensor));
+        answer.headers.insert(HEADER_LENGTH, HeaderValue::from(document.len()));
+        answer
     };
-    let joined = join(&parts, &[answer(2, 4, "AABB"), answer(1, 2, "CC")]).unwrap();
+    let joined = join(&v2(), &parts, &[answer(2, 4, "AABB"), answer(1, 2, "CC")]).unwrap();
     let expected = answer(3, 6, "AABBCC");
     assert_eq!((joined.body, &joined.headers[HEADER_LENGTH]), (expected.body, &expected.headers[HEADER_LENGTH]));
 }

@@ -90,7 +90,7 @@ impl ShadowTask {
         let (published, is_unbatched) = self.look_up_limits(&endpoint, &call, observed.names_protocol);
         let published = published
             .map(|limits| PublishedMax { items: endpoint.published_items_max(limits), weight: limits.weight_max });
-        let unbatched = is_unbatched || matches!(call.merge, MergeEligibility::Alone(_));
+        let unbatched = is_unbatched || matches!(call.merge, MergeEligibility::Unbatched(_));
         let submission = Submission {
             call: Arc::new(call),
             endpoint,

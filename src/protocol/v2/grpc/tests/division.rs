@@ -1,23 +1,21 @@
 //! Calls with more rows than a server accepts, in parts.
 
 use super::*;
-use crate::PartAnswer;
-use crate::batching::PartLimits;
+use crate::tests::division::{items, join as join_replies};
 
 /// Divides a call into parts of at most `rows` rows.
 fn divide(call: &Call, rows: u32) -> Option<Vec<Call>> {
-    let limits = PartLimits { items: rows, weight: u64::MAX, padded_weight: u64::MAX, bytes: u64::MAX, concurrent: 1 };
     let mut head = http::Request::post(PATH).version(Version::HTTP_2).body(()).unwrap().into_parts().0;
     head.headers.clone_from(&call.head.headers);
     head.headers.insert("te", "trailers".parse().unwrap());
-    let plan = grpc().plan_division(call, &limits)?;
-    let calls = grpc().divide_call(call, &head, &plan, &DigestKey::from_bytes([3; 32]))?;
+    let plan = grpc().plan_division(call, &items(rows))?;
+    let calls = grpc().divide_call(call, &head, &plan, &secret())?;
     assert!(calls.iter().map(|part| part.body.len()).sum::<usize>() <= plan.bytes);
     Some(calls)
 }
 
 fn join(calls: &[Call], messages: &[Vec<u8>]) -> Result<Reply, MismatchKind> {
-    let trailers: HeaderMap = [("grpc-status".parse().unwrap(), "0".parse().unwrap())].into_iter().collect();
+    let trailers = headers_of(&[("grpc-status", "0")]);
     let reply = |message: &Vec<u8>| Reply {
         status: StatusCode::OK,
         headers: HeaderMap::new(),
@@ -25,9 +23,7 @@ fn join(calls: &[Call], messages: &[Vec<u8>]) -> Result<Reply, MismatchKind> {
         trailers: Some(trailers.clone()),
     };
     let replies: Vec<Reply> = messages.iter().map(reply).collect();
-    let parts: Vec<PartAnswer<'_>> =
-        calls.iter().zip(&replies).map(|(call, reply)| PartAnswer { call, reply }).collect();
-    grpc().join_answers(&parts).map_err(|mismatch| mismatch.what)
+    join_replies(&grpc(), calls, &replies)
 }
 
 #[test]

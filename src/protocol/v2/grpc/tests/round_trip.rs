@@ -193,7 +193,7 @@ proptest! {
     }
 
     #[test]
-    fn a_call_with_any_byte_changed_is_joined_with_itself_or_sent_alone(
+    fn a_call_with_any_byte_changed_is_joined_with_itself_or_sent_unbatched(
         signature in signature(),
         at in any::<prop::sample::Index>(),
         byte in any::<u8>(),
