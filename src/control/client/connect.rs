@@ -22,8 +22,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::address::ControllerAddress;
-use super::session_end::SessionEnd;
-use super::{ControlClientConfig, DisconnectReason};
+use super::{ControlClientConfig, DisconnectReason, SessionEnd};
 use crate::wire::PATH;
 
 /// Maximum number of bytes read from the token file. Tokens have about 1 KiB.
@@ -84,7 +83,8 @@ pub(super) async fn open(config: &ControlClientConfig, address: &ControllerAddre
         .abort_handle(),
     );
     let (up, frames) = mpsc::channel(FRAMES_MAX);
-    let request = Request::post(format!("https://{}{PATH}", authority(&config.server_name, config.address.port)))
+    let authority = ControllerAddress { host: config.server_name.clone(), port: config.address.port };
+    let request = Request::post(format!("https://{authority}{PATH}"))
         .header(AUTHORIZATION, token)
         .header(CONTENT_TYPE, "application/octet-stream")
         .body(FrameBody(frames))
@@ -177,10 +177,6 @@ async fn refusal_from_response(address: &ControllerAddress, response: Response<I
     // `Retry-After` is capped at 15 s. With its jitter the wait stays within 30 s.
     let not_before = Duration::from_secs(seconds.unwrap_or(0).min(15).into());
     SessionEnd { not_before, ..SessionEnd::new(reason, &format!("{address} responded {status}: {detail}")) }
-}
-
-fn authority(host: &str, port: u16) -> String {
-    ControllerAddress { host: host.to_owned(), port }.to_string()
 }
 
 // === impl AbortOnDrop ===

@@ -129,16 +129,9 @@ impl StreamRegistry {
 
     /// Pushes a message to every sidecar. Returns the number of sidecars.
     pub fn push_all(&self, push: &EncodedPush) -> usize {
-        self.push_where(push, |_| true)
-    }
-
-    /// Pushes a message to every sidecar whose pod `is_target` selects. Returns their number.
-    pub fn push_where(&self, push: &EncodedPush, is_target: impl Fn(&PodIdentity) -> bool) -> usize {
         let now = self.0.clock.now();
-        let connections: Vec<Arc<Connection>> = {
-            let pods = self.0.pods();
-            pods.open.values().filter(|open| is_target(&open.identity)).map(|open| open.connection.clone()).collect()
-        };
+        let connections: Vec<Arc<Connection>> =
+            self.0.pods().open.values().map(|open| open.connection.clone()).collect();
         // Push outside the lock, because each push wakes a task.
         connections.iter().for_each(|connection| connection.mailbox.push(now, push));
         connections.len()
