@@ -39,7 +39,6 @@ const WINDOW: u32 = 64 << 10;
 /// Maximum number of bytes of an error response that are logged.
 const WHY_BYTES_MAX: usize = 256;
 
-/// An open stream.
 #[derive(Debug)]
 pub(super) struct OpenStream {
     /// Sender of frames to the controller.
@@ -50,14 +49,12 @@ pub(super) struct OpenStream {
     pub(super) _driver: AbortOnDrop,
 }
 
-/// A task that is aborted on drop.
 #[derive(Debug)]
 pub(super) struct AbortOnDrop(AbortHandle);
 
 /// Request body that yields frames as they are sent.
 struct FrameBody(mpsc::Receiver<Bytes>);
 
-/// Opens a stream at `address`.
 pub(super) async fn open(config: &ControlClientConfig, address: &ControllerAddress) -> Result<OpenStream, SessionEnd> {
     let token = read_token(&config.token).await?;
     let connected = tokio::time::timeout(config.times.connect, Box::pin(connect(config, address))).await;
@@ -133,7 +130,6 @@ async fn connect(
     Ok(stream)
 }
 
-/// Reads the token from its file.
 async fn read_token(path: &Path) -> Result<HeaderValue, SessionEnd> {
     let path = path.to_owned();
     let read = tokio::task::spawn_blocking(move || {

@@ -16,7 +16,6 @@ pub(super) const TOKEN_BYTES_MAX: usize = 8 << 10;
 /// The claims that are read from a token's payload.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Claims {
-    /// Audiences.
     #[serde(default, deserialize_with = "one_or_many")]
     pub(super) aud: Vec<String>,
     /// Expiry in seconds since the Unix epoch.

@@ -98,7 +98,6 @@ impl Mailbox {
         });
     }
 
-    /// Schedules a `Ping`.
     pub(super) fn ping(&self, now: Tick) {
         self.update(now, |slots| slots.ping = true);
     }

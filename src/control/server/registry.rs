@@ -53,7 +53,6 @@ pub(super) struct ServerState {
     /// Serializes opening and closing, so that the handler is notified in the order in which they
     /// happened. It is taken before any other lock.
     lifecycle_lock: Mutex<()>,
-    /// Id of the next connection.
     next_id: AtomicU64,
 }
 
@@ -196,7 +195,6 @@ impl ServerState {
         Some(connection)
     }
 
-    /// Removes a connection.
     pub(super) fn remove_connection(&self, connection: &Connection) {
         self.connections().remove(&connection.id);
     }
@@ -302,12 +300,10 @@ impl Connection {
         self.abort.get_or_init(|| task);
     }
 
-    /// Records a received frame.
     pub(super) fn on_frame(&self, now: Tick) {
         self.last_frame_at.store(now.0.max(1), Ordering::Relaxed);
     }
 
-    /// Records a write.
     pub(super) fn on_write(&self, now: Tick) {
         self.last_write_at.store(now.0, Ordering::Relaxed);
     }

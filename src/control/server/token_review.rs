@@ -195,7 +195,6 @@ impl ReviewCache {
         Ok(None)
     }
 
-    /// Returns the token bucket of a namespace.
     fn namespace_bucket(&mut self, now: Tick, namespace: &str) -> &mut TokenBucket {
         if self.namespaces.len() >= NAMESPACES_MAX && !self.namespaces.contains_key(namespace) {
             // Dropping buckets early is safe, because the total limit applies anyway.
