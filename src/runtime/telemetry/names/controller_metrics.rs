@@ -89,32 +89,4 @@ pub enum EventResult {
     Failed,
 }
 
-// === impl AdmissionResult ===
-
-impl AdmissionResult {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-// === impl WriteResult ===
-
-impl WriteResult {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-// === impl EventResult ===
-
-impl EventResult {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
+label_values!(AdmissionResult, WriteResult, EventResult);

@@ -152,82 +152,13 @@ pub const EXPIRE_REASONS: [FailureKind; 2] = [FailureKind::Deadline, FailureKind
 /// Results of calls with an SLO.
 pub const SLO_RESULTS: [&str; 2] = ["met", "missed"];
 
-// === impl Outcome ===
-
-impl Outcome {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-// === impl WaitReason ===
-
-impl WaitReason {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-// === impl ReloadResult ===
-
-impl ReloadResult {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-// === impl RelayReason ===
-
-impl RelayReason {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-// === impl FloodReason ===
-
-impl FloodReason {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-// === impl HandshakeResult ===
-
-impl HandshakeResult {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-// === impl UnpredictedReason ===
-
-impl UnpredictedReason {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-// === impl OverheadStage ===
-
-impl OverheadStage {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
+label_values!(
+    Outcome,
+    WaitReason,
+    ReloadResult,
+    RelayReason,
+    FloodReason,
+    HandshakeResult,
+    UnpredictedReason,
+    OverheadStage
+);
