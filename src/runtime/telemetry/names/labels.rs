@@ -101,7 +101,8 @@ pub enum HandshakeResult {
     NotTls,
     /// The client certificate is missing or not accepted.
     ClientCertificate,
-    /// The client rejected the handshake.
+    /// The client rejected the handshake with an alert, often because it does not trust the server
+    /// certificate.
     Refused,
     /// Client and server have no common protocol version or parameters.
     Protocol,
