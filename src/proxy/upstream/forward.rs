@@ -160,7 +160,7 @@ async fn forward_unbatched(inner: Arc<Inner>, mut request: Request<Body>) -> Res
     }
     prepare_upstream_head(&mut request, None);
     frame(&mut request);
-    let response = inner.send_as(request, version == Version::HTTP_2).await;
+    let response = inner.send(request, version == Version::HTTP_2).await;
     let (mut head, incoming) = response.map_err(SendError::failure)?.into_parts();
     inner.identity.on_client_response(&head.headers, inner.health.recovery_count());
     headers::strip_hop_by_hop(&mut head.headers);
