@@ -66,8 +66,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    use crate::frames::PREFACE;
 
     #[test]
     fn requests_of_both_versions_are_http_and_other_protocols_are_not() {

@@ -240,7 +240,7 @@ impl AsyncRead for MonitoredStream {
         while self.completed_head.is_empty() {
             // The charge is settled before the next read: bytes that arrived together with the end
             // of a head do not belong to the head.
-            self.memory.on_head();
+            self.memory.update_charge();
             let (is_gathering, before) = (self.is_gathering(), buf.filled().len());
             if self.bytes_since_yield >= TURN_BYTES
                 && (is_gathering || matches!(self.version, HttpVersionState::Http2(_)))

@@ -20,15 +20,9 @@ pub(in super::super) struct ActiveCall {
 // === impl ActiveCall ===
 
 impl ActiveCall {
-    /// Creates the guard of a call, which the connection counts as busy already.
-    pub(super) const fn for_call(activity: Arc<ConnectionActivity>) -> Self {
-        Self { activity, untaken: false, upload: false, answer: false }
-    }
-
-    /// Creates the guard of an upload, which the connection counts as busy and as an upload
-    /// already.
-    pub(super) const fn for_upload(activity: Arc<ConnectionActivity>) -> Self {
-        Self { activity, untaken: false, upload: true, answer: false }
+    /// Creates the guard of a call or an upload, which the connection counts already.
+    pub(super) const fn new(activity: Arc<ConnectionActivity>, upload: bool) -> Self {
+        Self { activity, untaken: false, upload, answer: false }
     }
 
     /// Records that the response has begun.

@@ -20,6 +20,7 @@ use super::http1::{Http1Sender, spawn_http1};
 use super::permits::ConnectionPurpose;
 use super::{Http2, Inner, UpstreamTarget};
 use crate::body::Body;
+use crate::frames::PREFACE;
 use crate::memory::EvictedError;
 use crate::tls::{self, AlpnProtocols};
 
@@ -265,7 +266,7 @@ pub(super) async fn probe_http2(connector: &Connector) -> bool {
             return (io.negotiated_http2() == Some(true)).then_some(());
         }
         let empty_settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
-        io.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.ok()?;
+        io.write_all(PREFACE).await.ok()?;
         io.write_all(&empty_settings).await.ok()?;
         let mut head = [0_u8; 9];
         io.read_exact(&mut head).await.ok()?;

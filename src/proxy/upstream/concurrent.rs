@@ -50,7 +50,7 @@ pub(super) async fn forward(lane: Arc<PinnedUpstream>, mut request: Request<Body
     headers::strip_hop_by_hop(&mut head.headers);
     head.version = if version == Version::HTTP_2 { Version::HTTP_2 } else { Version::HTTP_11 };
     head.extensions.clear();
-    Ok(Response::from_parts(head, Body::from(incoming).with_idle_timeout(limit, Some(moved))))
+    Ok(Response::from_parts(head, Body::stream(incoming).with_idle_timeout(limit, Some(moved))))
 }
 
 /// Relays bytes in both directions after a switch of protocols.

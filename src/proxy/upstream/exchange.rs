@@ -1,20 +1,18 @@
 //! Sends a recognised call to the upstream and reads its response, within limits of time, size and
 //! rate.
 
-use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response, response};
 use hyper::body::Incoming;
-use tokio::time::error::Elapsed;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::Inner;
 use crate::backend::BufferedReply;
 use crate::body::Body;
-use crate::bounded_body::{MinRate, ReadLimits, ReadResult, StopReason, read_bounded};
+use crate::bounded_body::{MinRate, ReadLimits, ReadResult, StopReason, read_bounded, timeout_until};
 use crate::clock::Clock;
 use crate::error::FailureKind;
 use crate::protocol::Reply;
@@ -116,7 +114,7 @@ impl Inner {
         let clock: Clock = self.clock;
         let sent = clock.now();
         let until = limit.map(|limit| clock.instant(sent.after(limit)));
-        let response = match timeout_if(until, pin!(self.send(request, true))).await {
+        let response = match timeout_until(until, pin!(self.send(request, true))).await {
             Err(_) => {
                 // A peer that vanished shows no other sign. The next call opens a new connection.
                 self.shared.forget_http2().await;
@@ -134,13 +132,5 @@ impl Inner {
         let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
         let idle = self.config.body_idle_timeout;
         ReadLimits { until, ..ReadLimits::new(max, idle) }
-    }
-}
-
-/// Awaits `work`, until the given instant if there is one.
-async fn timeout_if<T>(until: Option<Instant>, work: impl Future<Output = T>) -> Result<T, Elapsed> {
-    match until {
-        Some(until) => timeout_at(until, work).await,
-        None => Ok(work.await),
     }
 }

@@ -97,7 +97,7 @@ impl ShadowTask {
             scope,
             priority,
             tenant_weight,
-            alone: unbatched,
+            unbatched,
             origin: CallOrigin::Client,
             client: Some(client),
             batches_itself: None,
