@@ -30,7 +30,7 @@ use groupage_runtime::clock::Clock;
 use groupage_runtime::telemetry::{EngineDeviceCounts, Metrics};
 
 /// Number of jobs that wait in the channel; senders of further ones wait. The scheduler sends one
-/// job for each slot, and calls that go alone are bounded by
+/// job for each slot, and forwarded calls are bounded by
 /// [`CONCURRENT_CALLS_MAX`](crate::routes::views::CONCURRENT_CALLS_MAX). The channel is short, so
 /// that most cancelled calls have not sent their job yet: a job in the channel occupies it until
 /// the worker discards it.

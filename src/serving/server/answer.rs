@@ -1,4 +1,4 @@
-//! Answers to calls: status, headers and body, for a call that goes alone and for a member of a
+//! Answers to calls: status, headers and body, for a forwarded call and for a member of a
 //! batch alike.
 
 use groupage_protocol::Reply;

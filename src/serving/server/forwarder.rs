@@ -1,4 +1,4 @@
-//! Calls that go alone: those that cannot be merged, those of other routes, and all calls where the
+//! Forwarded calls: those that cannot be merged, those of other routes, and all calls where the
 //! policy turns batching off.
 
 use std::io;
