@@ -268,7 +268,6 @@ impl ConnectionActivity {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Returns `true` if the connection drains.
     pub(super) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }

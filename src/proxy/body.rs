@@ -118,7 +118,6 @@ impl Body {
         Self::new(BodyKind::Stream { rest, extras: None })
     }
 
-    /// Creates a body from the reader of a channel.
     fn channel(reader: BodyReader) -> Self {
         Self::new(BodyKind::Channel(Box::new(reader)))
     }

@@ -10,7 +10,6 @@ pub(super) const DETECT_BYTES_MAX: usize = 1024;
 /// Maximum length of a method. Methods of 300 letters are supported.
 const METHOD_MAX: usize = 512;
 
-/// The protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DetectedProtocol {
     Http,

@@ -66,7 +66,6 @@ impl ConnectionMemory {
         self.update_charge();
     }
 
-    /// Records bytes written to the client.
     pub(super) fn on_written(&self, bytes: usize) {
         let unsent = self.activity.unsent();
         if unsent.load(Ordering::Relaxed) > 0 {

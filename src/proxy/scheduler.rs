@@ -187,7 +187,6 @@ pub struct Scheduler {
     failed: watch::Receiver<bool>,
 }
 
-/// An event for the driver task.
 #[derive(Debug)]
 enum DriverEvent {
     Submit(CallId, Box<Submission>, oneshot::Sender<SubmitOutcome>),

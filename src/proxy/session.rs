@@ -47,7 +47,6 @@ struct CallContext {
     lane: Arc<dyn Lane>,
     activity: Arc<ConnectionActivity>,
     memory: Arc<ConnectionMemory>,
-    /// Address of the client.
     client: IpAddr,
     peer: Option<PeerIdentity>,
 }
@@ -258,7 +257,6 @@ pub(super) struct TrackedBody {
     memory: Arc<ConnectionMemory>,
     /// Charge of the call's head and stream, and of the piece that was passed to hyper last.
     charge: Option<Box<BufferGuard>>,
-    /// Bytes of that piece.
     last_piece_bytes: usize,
 }
 

@@ -25,7 +25,6 @@ use crate::tls::DownstreamStream;
 /// the calls of other connections.
 const TURN_BYTES: usize = 16 << 10;
 
-/// The stream of a client.
 #[derive(Debug)]
 pub(super) enum ClientStream {
     Plain(TcpStream),

@@ -217,7 +217,6 @@ async fn send_over_lane(
     }
 }
 
-/// The body of a response.
 enum AnswerBody {
     /// Read to its end, with its memory charge.
     Whole { bytes: Bytes, trailers: Option<HeaderMap>, held: BufferGuard },

@@ -11,7 +11,6 @@ pub(in super::super) struct ActiveCall {
     activity: Arc<ConnectionActivity>,
     /// Response bytes are available of which nothing has been taken.
     untaken: bool,
-    /// The guard is that of an upload.
     upload: bool,
     /// The response has begun.
     answer: bool,
@@ -25,7 +24,6 @@ impl ActiveCall {
         Self { activity, untaken: false, upload, answer: false }
     }
 
-    /// Records that the response has begun.
     pub(in super::super) fn on_response_start(&mut self) {
         self.answer = true;
         self.activity.answers.fetch_add(1, Ordering::Relaxed);

@@ -109,12 +109,10 @@ impl IdInterner {
         }
     }
 
-    /// Returns the id of a cost class.
     pub(super) fn intern_class(&mut self, name: &[u8]) -> CostClassId {
         CostClassId(self.cost_classes.get(name))
     }
 
-    /// Returns the name of a cost class.
     pub(super) fn class_name(&self, id: CostClassId) -> Option<&[u8]> {
         self.cost_classes.name(id.0).map(|name| &**name)
     }

@@ -44,7 +44,6 @@ pub(super) struct ReusedConnections {
     h2: tokio::sync::Mutex<Option<Http2Sender>>,
     /// Purpose of the HTTP/2 connection.
     h2_purpose: ConnectionPurpose,
-    /// Idle HTTP/1 connections.
     idle: Mutex<Vec<Http1Sender>>,
     idle_max: usize,
 }
@@ -149,7 +148,6 @@ impl Inner {
         Ok(response)
     }
 
-    /// Opens an HTTP/1 connection.
     pub(super) async fn open_http1(self: &Arc<Self>, purpose: &ConnectionPurpose) -> Result<Http1Sender, SendError> {
         // Boxed because the future of a connect is large, and most calls need none.
         let connecting = Box::pin(self.connect_for(purpose, AlpnProtocols::Http1));
@@ -157,7 +155,6 @@ impl Inner {
         spawn_http1(io).await
     }
 
-    /// Opens an HTTP/2 connection.
     async fn open_http2(self: &Arc<Self>, purpose: &ConnectionPurpose) -> Result<Http2Sender, SendError> {
         let always = self.config.http2 == Http2::Always;
         let speak = if always { AlpnProtocols::Http2 } else { AlpnProtocols::Either };

@@ -18,7 +18,6 @@ use crate::error::FailureKind;
 use crate::protocol::Reply;
 use crate::protocol::headers::is_event_stream;
 
-/// The response to an unbatched call.
 #[derive(Debug)]
 pub(super) enum UnbatchedResponse {
     Whole(BufferedReply),

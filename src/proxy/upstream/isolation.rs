@@ -45,7 +45,6 @@ pub(super) struct Isolation<'a> {
     slow: FuturesUnordered<BoxFuture<'a, MemberResponse>>,
 }
 
-/// A member and its own response.
 type MemberResponse = (usize, Result<UnbatchedResponse, FailureKind>);
 
 /// The replies to the members of a smaller batch, collected until its call has ended, because slow

@@ -185,7 +185,6 @@ fn original_request(call: &Call) -> Option<Request<Body>> {
     Some(request)
 }
 
-/// Answers all members of a part with a failure.
 pub(super) fn fail_part(outputs: &mut dyn BatchOutputs, part: MemberRange, kind: FailureKind) {
     for member in part {
         outputs.deliver(member, Err(kind.into()));
@@ -200,7 +199,6 @@ pub(super) fn deliver_all(outputs: &mut dyn BatchOutputs, part: MemberRange, rep
     }
 }
 
-/// Returns the HTTP request of a shared call.
 fn to_http(sent: &SharedRequest) -> Option<Request<Body>> {
     let builder = Request::builder().method(&sent.method).uri(&sent.target).version(sent.version);
     let mut request = builder.body(Body::full(sent.body.clone())).ok()?;

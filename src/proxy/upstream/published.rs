@@ -35,7 +35,6 @@ const RUNNING_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct LimitsCache(Mutex<LookUpStates>);
 
-/// States of the look-ups.
 #[derive(Debug, Default)]
 struct LookUpStates(HashMap<LimitsSource, LookUpState>);
 
@@ -54,7 +53,6 @@ struct LookUpState {
     retry_at: Tick,
 }
 
-/// Result of one look-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LookUpResult {
     /// A conclusive response.

@@ -46,7 +46,6 @@ pub(super) struct Reachability {
     last_tls_error: Mutex<Option<TlsFailure>>,
 }
 
-/// Times of the latest connects.
 #[derive(Debug, Default)]
 struct ConnectTimes {
     accepted_at: Tick,

@@ -31,7 +31,6 @@ struct RerankRequest {
     truncation_direction: Option<TruncationSide>,
 }
 
-/// Score of a text.
 #[derive(Serialize)]
 struct RankedText {
     index: usize,

@@ -72,7 +72,6 @@ impl ReadyCall {
         self.call.take_sequences()
     }
 
-    /// Records the execution.
     pub(super) fn on_executed(&mut self, began: Tick, duration: Duration) {
         let CallMeasures { received, tokenization, .. } = self.measures;
         self.measures.queue = began.since(received.after(tokenization));

@@ -117,7 +117,6 @@ async fn a_member_that_is_not_accepted_gets_its_own_error_and_affects_no_other()
     assert_eq!(batches.lock().unwrap().len(), 1);
 }
 
-/// Returns a call as it is queued.
 async fn queued(server: &EngineServer, path: &str, body: &Value) -> Call {
     let mut call = Arc::into_inner(parse(path, &body.to_string())).unwrap();
     let prepared = server.backend().prepare_call(&call).unwrap().await;

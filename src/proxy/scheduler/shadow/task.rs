@@ -21,7 +21,6 @@ use crate::protocol::{Call, Endpoint, LimitsSource, MergeEligibility, PublishedL
 use crate::telemetry::names::{Outcome, UnpredictedReason};
 use crate::telemetry::{CompletedCall, Metrics};
 
-/// The task of the shadow simulation.
 pub(super) struct ShadowTask {
     shadow: Shadow,
     ids: IdInterner,

@@ -7,7 +7,6 @@ metric_table! {
     /// A metric of the controller.
     pub enum ControllerMetric;
 
-    /// Series of the controller.
     struct ControllerSeries {
         Reconciles: Counter, "groupage_controller_reconciles_total", "result",
             "Reconciliations of the whole state, by result of their writes."
