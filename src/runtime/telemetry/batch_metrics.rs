@@ -71,7 +71,7 @@ impl Metrics {
         self.stats.mismatches.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records a member of a batch that was to be sent alone as well.
+    /// Records a member of a batch that was to be sent unbatched as well.
     pub fn record_verification(&self, result: VerifyResult) {
         self.shared.process.verifications[result as usize].increment(1);
     }

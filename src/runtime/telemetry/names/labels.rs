@@ -8,7 +8,7 @@ use crate::error::FailureKind;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Outcome {
-    /// Answered by the upstream, alone or in a batch.
+    /// Answered by the upstream, unbatched or in a batch.
     Served,
     /// Rejected at admission, for lack of room.
     Rejected,
@@ -48,7 +48,7 @@ pub enum ReloadResult {
     Refused,
 }
 
-/// Result of a verification: a member of a batch was also sent alone.
+/// Result of a verification: a member of a batch was also sent unbatched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum VerifyResult {
@@ -58,7 +58,7 @@ pub enum VerifyResult {
     Rounded,
     /// The responses differ by more than that.
     Different,
-    /// The call alone had no successful response.
+    /// The unbatched call had no successful response.
     Unanswered,
     /// The call was not sent: too many others were verified, or the replay budget or the memory was
     /// exhausted.
