@@ -1,4 +1,5 @@
-//! `verify`: sampled members of batches are also sent unbatched, and the two responses are compared.
+//! `verify`: sampled members of batches are also sent unbatched, and the two responses are
+//! compared.
 //!
 //! The client has its response by then, and never waits for the comparison. The additional call is
 //! queued like any other, so that it occupies a slot, and it is taken from the replay budget. If
