@@ -15,7 +15,6 @@
 
 mod address;
 mod connect;
-mod session_end;
 mod backoff;
 mod session;
 mod ca_bundles;
@@ -34,6 +33,7 @@ pub use self::backoff::StreamTimeouts;
 pub use self::ca_bundles::{CaBundleError, CaBundles};
 use super::delivery::ReportOutbox;
 use super::wire::{Hello, SidecarConfig, SidecarEvent, SidecarReport};
+use crate::batching::Tick;
 use crate::clock::Clock;
 
 /// Configuration of the stream.
@@ -131,6 +131,19 @@ pub enum DisconnectReason {
     Lifetime,
 }
 
+/// The end of a stream, or the reason why it could not be opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct SessionEnd {
+    reason: DisconnectReason,
+    message: String,
+    /// Address of the next connect, if the controller named one.
+    redirect_address: Option<ControllerAddress>,
+    /// Minimum delay requested by the controller.
+    not_before: Duration,
+    /// Time at which the stream was opened, if it was.
+    open: Option<Tick>,
+}
+
 /// A handle for sending events on the stream. Cheap to clone.
 #[derive(Clone)]
 pub struct EventSender {
@@ -205,6 +218,14 @@ impl EventSender {
 impl fmt::Debug for EventSender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EventSender").field("epoch", &self.outbox().epoch()).finish_non_exhaustive()
+    }
+}
+
+// === impl SessionEnd ===
+
+impl SessionEnd {
+    fn new(reason: DisconnectReason, message: &str) -> Self {
+        Self { reason, message: message.to_owned(), redirect_address: None, not_before: Duration::ZERO, open: None }
     }
 }
 

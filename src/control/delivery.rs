@@ -63,20 +63,15 @@ impl ReportOutbox {
         self.epoch
     }
 
-    /// Returns `true` if a report is in flight. No other report is sent until it is acknowledged.
-    #[must_use]
-    pub const fn has_report_in_flight(&self) -> bool {
-        self.report.is_some()
-    }
-
-    /// Returns the report in flight, to be sent again.
+    /// Returns the report in flight, to be sent again. No other report is sent until it is
+    /// acknowledged.
     #[must_use]
     pub const fn report_in_flight(&self) -> Option<&SidecarReport> {
         self.report.as_ref()
     }
 
     /// Numbers a report and puts it in flight. If one is already in flight, `report` is discarded;
-    /// the caller checks [`Self::has_report_in_flight`] first.
+    /// the caller checks [`Self::report_in_flight`] first.
     pub fn push_report(&mut self, mut report: SidecarReport) -> &SidecarReport {
         let reports = &mut self.reports;
         let epoch = self.epoch;
@@ -182,16 +177,16 @@ mod tests {
     #[test]
     fn a_report_is_sent_again_unchanged_until_it_is_acknowledged() {
         let mut out = ReportOutbox::new(7);
-        assert_eq!((out.push_report(report(5)).seq, out.has_report_in_flight()), (1, true));
+        assert_eq!((out.push_report(report(5)).seq, out.report_in_flight().is_some()), (1, true));
         assert_eq!(out.push_report(report(9)).over_ms, 5, "one at a time");
         out.on_stream_opened();
         assert_eq!(out.report_in_flight().map(|report| (report.epoch, report.seq, report.over_ms)), Some((7, 1, 5)));
         out.on_ack(&Acknowledgement { epoch: 6, report: 1, event: 0 });
-        assert!(out.has_report_in_flight(), "of another epoch");
+        assert!(out.report_in_flight().is_some(), "of another epoch");
         out.on_ack(&Acknowledgement { epoch: 7, report: 1, event: 0 });
-        assert_eq!((out.has_report_in_flight(), out.push_report(report(9)).seq), (false, 2));
+        assert_eq!((out.report_in_flight().is_some(), out.push_report(report(9)).seq), (false, 2));
         out.assume_delivered();
-        assert!(!out.has_report_in_flight());
+        assert!(out.report_in_flight().is_none());
     }
 
     #[test]
@@ -258,7 +253,7 @@ mod tests {
             let mut step = |amount: u64, fate: DeliveryOutcome| {
                 happened += amount;
                 since += amount;
-                if !out.has_report_in_flight() {
+                if out.report_in_flight().is_none() {
                     out.push_report(report(since));
                     since = 0;
                 }

@@ -166,7 +166,6 @@ impl Histogram {
     }
 }
 
-/// Returns the bucket of a value.
 const fn bucket_of(value: u64) -> u16 {
     let value = if value > VALUE_MAX { VALUE_MAX } else { value };
     let index = if value < LINEAR_BUCKETS {

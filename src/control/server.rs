@@ -23,7 +23,6 @@ mod token_review;
 mod stream;
 mod registry;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,15 +49,19 @@ pub struct PodIdentity {
 }
 
 /// Reason why a token is rejected.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
     /// The token is invalid: 401. The sidecar reads its file again.
+    #[error("{0}")]
     Invalid(&'static str),
     /// The token is valid but its pod is not allowed to open a stream: 403.
+    #[error("{0}")]
     Forbidden(&'static str),
     /// The rate limit is exceeded: 503, with the time after which to retry.
+    #[error("too many token reviews: retry later")]
     Busy(Duration),
     /// The token cannot be verified at the moment: 503.
+    #[error("{0}")]
     Unavailable(&'static str),
 }
 
@@ -140,17 +143,6 @@ impl ServerLimits {
         let Some(files) = files_max.and_then(|files| usize::try_from(files).ok()) else { return self };
         let streams_max = self.streams_max.min(files.saturating_sub(RESERVED_FILES).max(files / 2));
         Self { streams_max, ..self }
-    }
-}
-
-// === impl AuthError ===
-
-impl fmt::Display for AuthError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Invalid(reason) | Self::Forbidden(reason) | Self::Unavailable(reason) => f.write_str(reason),
-            Self::Busy(_) => f.write_str("too many token reviews: retry later"),
-        }
     }
 }
 

@@ -243,14 +243,14 @@ impl ConnectionActivity {
         self.head_since.store(NEVER, Ordering::Relaxed);
         let head_bytes = self.head_bytes.swap(0, Ordering::Relaxed);
         let calls = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        (ActiveCall::for_call(self.clone()), head_bytes, calls)
+        (ActiveCall::new(self.clone(), false), head_bytes, calls)
     }
 
     /// Records the start of a request body and returns its guard.
     pub(super) fn on_upload_start(self: &Arc<Self>) -> ActiveCall {
         self.busy.fetch_add(1, Ordering::Relaxed);
         self.uploads.fetch_add(1, Ordering::Relaxed);
-        ActiveCall::for_upload(self.clone())
+        ActiveCall::new(self.clone(), true)
     }
 
     /// Returns the number of calls since the connection was opened.
@@ -268,7 +268,6 @@ impl ConnectionActivity {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Returns `true` if the connection drains.
     pub(super) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }

@@ -53,7 +53,7 @@ pub struct BufferedReply {
 pub struct CallPreparation {
     /// Weight of the call; `None` if it stays as parsed.
     pub weight: Option<Weight>,
-    /// Data for the execution. A call that is sent alone carries it in the extensions of its request.
+    /// Data for the execution. An unbatched call carries it in the extensions of its request.
     pub attachment: Option<CallAttachment>,
 }
 

@@ -118,7 +118,6 @@ impl Body {
         Self::new(BodyKind::Stream { rest, extras: None })
     }
 
-    /// Creates a body from the reader of a channel.
     fn channel(reader: BodyReader) -> Self {
         Self::new(BodyKind::Channel(Box::new(reader)))
     }
@@ -289,12 +288,6 @@ impl Body {
     }
 }
 
-impl From<Incoming> for Body {
-    fn from(incoming: Incoming) -> Self {
-        Self::stream(incoming)
-    }
-}
-
 impl HttpBody for Body {
     type Data = Bytes;
     type Error = BoxError;
@@ -355,15 +348,7 @@ impl HttpBody for Body {
             BodyKind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             BodyKind::Channel(_) => SizeHint::default(),
             BodyKind::Stream { rest, extras: None } => rest.size_hint(),
-            BodyKind::Stream { rest, extras: Some(extras) } => {
-                let mut hint = rest.size_hint();
-                let more = extras.prefix.len() as u64;
-                if let Some(upper) = hint.upper() {
-                    hint.set_upper(upper + more);
-                }
-                hint.set_lower(hint.lower() + more);
-                hint
-            }
+            BodyKind::Stream { rest, extras: Some(extras) } => add_to_hint(rest.size_hint(), extras.prefix.len()),
         }
     }
 }
@@ -378,6 +363,16 @@ impl BodyTap for (Box<dyn BodyTap>, Box<dyn BodyTap>) {
         self.0.end(trailers);
         self.1.end(trailers);
     }
+}
+
+/// Returns the size of a body after bytes that precede it.
+pub(super) fn add_to_hint(mut hint: SizeHint, before: usize) -> SizeHint {
+    let before = before as u64;
+    if let Some(upper) = hint.upper() {
+        hint.set_upper(upper + before);
+    }
+    hint.set_lower(hint.lower() + before);
+    hint
 }
 
 /// Passes a frame to a tap. Returns `true` if the tap is finished.

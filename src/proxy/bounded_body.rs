@@ -3,13 +3,15 @@
 //! One loop serves client requests, responses to unbatched calls and batch responses. The callers
 //! decide how to react to an exceeded limit.
 
-use std::pin::Pin;
+use std::future::Future;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::Body as HttpBody;
 use http_body_util::BodyExt;
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, Sleep, sleep, timeout, timeout_at};
 
 use crate::error::FailureKind;
@@ -143,16 +145,10 @@ where
         if arrived.size > 0 && window.is_none() {
             window = bounds.floor.map(RateWindow::new);
         }
-        let next = timeout(bounds.idle, body.frame());
-        let next = async {
-            match bounds.until {
-                Some(until) => timeout_at(until, next).await.unwrap_or_else(Err),
-                None => next.await,
-            }
-        };
+        let next = pin!(timeout(bounds.idle, body.frame()));
         let next = tokio::select! {
             biased;
-            next = next => next,
+            next = timeout_until(bounds.until, next) => next.unwrap_or_else(Err),
             () = wait_below_floor(&mut window, arrived.size) => break StopReason::BelowFloor,
             () = arrived.wait_evicted(), if bounds.evictable => break StopReason::BuffersFull,
         };
@@ -172,6 +168,17 @@ where
         }
     };
     ReadResult::Stopped { reason, read: arrived.pieces.join(), held: arrived.held }
+}
+
+/// Awaits `work`, until the given instant if there is one.
+///
+/// # Errors
+/// Returns an error if the instant has passed.
+pub async fn timeout_until<T>(until: Option<Instant>, work: impl Future<Output = T>) -> Result<T, Elapsed> {
+    match until {
+        Some(until) => timeout_at(until, work).await,
+        None => Ok(work.await),
+    }
 }
 
 /// Resolves at the end of a window in which too few bytes arrived; pending forever without a

@@ -84,7 +84,6 @@ struct PeerState {
     evicted_at: Option<Tick>,
 }
 
-/// The permit of an open connection.
 #[derive(Debug)]
 pub(super) struct ClientConnectionPermit {
     connections: Arc<Connections>,
@@ -280,7 +279,6 @@ impl ConnectionGuard {
 // === impl ClientConnectionPermit ===
 
 impl ClientConnectionPermit {
-    /// Returns the activity of the connection.
     pub(super) fn activity(&self) -> Arc<ConnectionActivity> {
         self.member.0.activity.clone()
     }

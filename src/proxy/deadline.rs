@@ -10,7 +10,6 @@ use crate::batching::{Deadline, DeadlineSource, LateTreatment, Tick};
 use crate::error::FailureKind;
 use crate::protocol::headers::{GRPC_TIMEOUT, parse_timeout};
 
-/// The deadlines of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CallDeadlines {
     /// The earliest deadline.

@@ -15,7 +15,6 @@ use crate::batching::{DeadlineShift, Tick};
 /// SLOs are not shifted.
 const SLOS_MAX: usize = 16;
 
-/// The deadline shifts by SLO.
 #[derive(Debug, Default)]
 pub(super) struct DeadlineShifts(Mutex<BTreeMap<Duration, DeadlineShift>>);
 

@@ -10,7 +10,6 @@ pub(super) const DETECT_BYTES_MAX: usize = 1024;
 /// Maximum length of a method. Methods of 300 letters are supported.
 const METHOD_MAX: usize = 512;
 
-/// The protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DetectedProtocol {
     Http,
@@ -66,8 +65,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    use crate::frames::PREFACE;
 
     #[test]
     fn requests_of_both_versions_are_http_and_other_protocols_are_not() {

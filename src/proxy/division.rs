@@ -145,7 +145,7 @@ impl Proxy {
         let (call, endpoint, timeout) = (submission.call.clone(), submission.endpoint.clone(), submission.timeout);
         let (answer, details) = match self.queue_part(submission, waits).await {
             SubmitOutcome::Reply(answer, details) => (*answer, details),
-            SubmitOutcome::Alone(permit) => {
+            SubmitOutcome::Unbatched(permit) => {
                 let details = permit.details;
                 let failed = |kind| Box::new(SubmitOutcome::Failed(Failure::from(kind), details));
                 let sent = (&endpoint, &call);

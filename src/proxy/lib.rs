@@ -177,7 +177,7 @@ pub struct RoutingTable {
     pub priorities: PriorityClasses,
     /// The fair-queueing weights of tenants.
     pub tenant_weights: TenantWeights,
-    /// Share of the members of batches that are sent again alone to compare the responses, in
+    /// Share of the members of batches that are sent again unbatched to compare the responses, in
     /// millionths.
     pub verify_ppm: u32,
 }

@@ -59,11 +59,6 @@ impl ConnectionMemory {
         self.budget.read_max()
     }
 
-    /// Updates the charge before more of an HTTP/1 head is read.
-    pub(super) fn on_head(&self) {
-        self.update_charge();
-    }
-
     /// Records response bytes passed to hyper. On HTTP/2 these are the last of a response, which
     /// has a charge of its own until then.
     pub(super) fn on_passed_to_hyper(&self, bytes: usize) {
@@ -71,7 +66,6 @@ impl ConnectionMemory {
         self.update_charge();
     }
 
-    /// Records bytes written to the client.
     pub(super) fn on_written(&self, bytes: usize) {
         let unsent = self.activity.unsent();
         if unsent.load(Ordering::Relaxed) > 0 {
@@ -82,7 +76,7 @@ impl ConnectionMemory {
     }
 
     /// Adjusts the charge to the bytes held.
-    fn update_charge(&self) {
+    pub(super) fn update_charge(&self) {
         if self.target_charge() == self.charged.load(Ordering::Relaxed) {
             return;
         }
@@ -135,10 +129,10 @@ mod tests {
     fn heads_of_http1_are_charged_until_their_call_begins() {
         let (accounting, budget, activity) = accounting(1 << 20);
         activity.on_read(&[b'a'; 30_000]);
-        accounting.on_head();
+        accounting.update_charge();
         assert_eq!(budget.held(), 2 * CHARGE_STEP);
         let (_call, head_bytes, _) = activity.on_call_start(false);
-        accounting.on_head();
+        accounting.update_charge();
         assert_eq!((budget.held(), head_bytes), (0, 30_000));
     }
 

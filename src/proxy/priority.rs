@@ -103,9 +103,12 @@ mod tests {
         pairs.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())).collect()
     }
 
+    fn class(name: &str) -> PriorityClass {
+        PriorityClass { name: name.to_owned(), slo: None, ended: OutcomeCounters::default() }
+    }
+
     #[test]
     fn an_unknown_class_resolves_to_the_first_one() {
-        let class = |name: &str| PriorityClass { name: name.to_owned(), slo: None, ended: OutcomeCounters::default() };
         let header = Some(HeaderName::from_static("x-priority"));
         let known = PriorityClasses { header, classes: vec![class("interactive"), class("bulk")] };
         let of = |pairs| known.resolve(&map(pairs)).0;
@@ -117,7 +120,6 @@ mod tests {
 
     #[test]
     fn a_class_of_the_same_name_keeps_its_counts() {
-        let class = |name: &str| PriorityClass { name: name.to_owned(), slo: None, ended: OutcomeCounters::default() };
         let before = PriorityClasses { header: None, classes: vec![class("a"), class("b")] };
         before.classes[1].ended.count(Outcome::Served);
         let of = |name| before.ended(name).counts().map(|(_, count)| count).iter().sum::<u64>();

@@ -181,7 +181,6 @@ impl CallRecorder {
         }
     }
 
-    /// Records the execution of the call.
     pub(super) fn on_execution(&mut self, details: &ExecutionDetails) {
         let began = self.began;
         self.answered = details.answered;

@@ -91,7 +91,7 @@ pub struct Submission {
     /// Fair-queueing weight of its tenant.
     pub tenant_weight: u32,
     /// `true` if the call must be executed unbatched, whatever its merge key.
-    pub alone: bool,
+    pub unbatched: bool,
     /// Origin of the call.
     pub origin: CallOrigin,
     /// Address of the client, by which a flood of calls without an identity is noticed. `None` for
@@ -159,7 +159,7 @@ pub struct ExecutionDetails {
 #[derive(Debug)]
 pub enum SubmitOutcome {
     /// The call holds a slot and is sent unbatched, in its original form, by its own task.
-    Alone(UnbatchedPermit),
+    Unbatched(UnbatchedPermit),
     /// The call's part of a batch response.
     Reply(Box<BufferedReply>, ExecutionDetails),
     /// A streamed response: the call's part of that of a batch or, after the batch failed, one of
@@ -187,7 +187,6 @@ pub struct Scheduler {
     failed: watch::Receiver<bool>,
 }
 
-/// An event for the driver task.
 #[derive(Debug)]
 enum DriverEvent {
     Submit(CallId, Box<Submission>, oneshot::Sender<SubmitOutcome>),
@@ -306,7 +305,7 @@ impl SchedulerHandle {
     }
 
     /// Puts the merge key of a call in quarantine, because the call received another response from
-    /// a batch than alone.
+    /// a batch than unbatched.
     pub async fn quarantine(&self, call: Arc<Call>) {
         // Ignored if the driver has stopped.
         self.events.send(DriverEvent::Quarantine(call)).await.ok();

@@ -29,6 +29,7 @@ use super::{Proxy, RouteMode, RoutingTable};
 use crate::backend::{BufferedReply, Lane};
 use crate::batching::{Tick, UnbatchedReason};
 use crate::body::Body;
+use crate::bounded_body::timeout_until;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::{Dialect, Endpoint, UnmergeableReason};
 use crate::scheduler::{ExecutionDetails, SubmitOutcome};
@@ -55,7 +56,7 @@ impl Proxy {
         let RecognisedCall { table, endpoint, arrival, recorder } = recognised;
         if table.route(endpoint.route).mode == RouteMode::Observe {
             let watch = upload.map(UploadGuard::into_watch);
-            let request = request.map(|body| Body::from(body).with_upload_watch(watch));
+            let request = request.map(|body| Body::stream(body).with_upload_watch(watch));
             return Box::pin(self.observe(&table, &endpoint, lane, request, (arrival, recorder))).await;
         }
         self.serve_recognised(&table, &endpoint, lane, (request, upload), (arrival, recorder)).await
@@ -136,7 +137,7 @@ impl Proxy {
                 (Ok(self.write_reply(*answer)), details)
             }
             Ok(SubmitOutcome::Streamed(response, details)) => (Ok(*response), details),
-            Ok(SubmitOutcome::Alone(permit)) => {
+            Ok(SubmitOutcome::Unbatched(permit)) => {
                 if let Some(reason) =
                     reason.or_else(|| unbatched_reason(permit.details.unbatched_reason, batches_itself))
                 {
@@ -205,15 +206,10 @@ impl Proxy {
 
     /// Awaits `work`, at most until the caller's own deadline or the end of the drain.
     async fn await_until<T>(&self, deadline: Option<Tick>, work: impl Future<Output = T>) -> Result<T, FailureKind> {
-        let in_time = pin!(async {
-            match deadline {
-                None => Ok(work.await),
-                Some(at) => {
-                    tokio::time::timeout_at(self.clock.instant(at), work).await.map_err(|_| FailureKind::Deadline)
-                }
-            }
-        });
-        await_unless_cancelled(&self.shutdown, in_time).await.unwrap_or(Err(FailureKind::Draining))
+        let work = pin!(work);
+        let in_time = pin!(timeout_until(deadline.map(|at| self.clock.instant(at)), work));
+        let ended = await_unless_cancelled(&self.shutdown, in_time).await.ok_or(FailureKind::Draining)?;
+        ended.map_err(|_| FailureKind::Deadline)
     }
 }
 

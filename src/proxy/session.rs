@@ -23,7 +23,7 @@ use super::pass_through::PassthroughFuture;
 use super::service::{CallRouting, PendingRouting};
 use super::upload::{StreamCharge, UploadGuard};
 use crate::backend::Lane;
-use crate::body::Body;
+use crate::body::{Body, add_to_hint};
 use crate::error::BoxError;
 use crate::memory::{BufferGuard, BuffersFull, HoldPhase, STREAM};
 use crate::protocol::PeerIdentity;
@@ -47,7 +47,6 @@ struct CallContext {
     lane: Arc<dyn Lane>,
     activity: Arc<ConnectionActivity>,
     memory: Arc<ConnectionMemory>,
-    /// Address of the client.
     client: IpAddr,
     peer: Option<PeerIdentity>,
 }
@@ -168,7 +167,7 @@ impl CallContext {
         let upload = busy.map(|busy| {
             // An HTTP/2 stream can be evicted while the client uploads its body.
             let stream = charge.as_deref_mut().filter(|_| head_bytes.is_none()).and_then(BufferGuard::watch);
-            Box::new(UploadGuard::new(busy, self.proxy.buffers.empty(), stream.map(StreamCharge::new)))
+            Box::new(UploadGuard::new(busy, self.proxy.buffers.empty(), stream.map(StreamCharge)))
         });
         Ok(Admission { charge, upload })
     }
@@ -183,7 +182,7 @@ impl CallContext {
         match routing {
             PendingRouting::Pass(reason, recorder, dialect) => {
                 let request =
-                    request.map(|body| Body::from(body).with_upload_watch(upload.map(UploadGuard::into_watch)));
+                    request.map(|body| Body::stream(body).with_upload_watch(upload.map(UploadGuard::into_watch)));
                 let lane = self.lane.clone();
                 if is_http2 {
                     // Runs in a task of its own, which the end of the drain must wake.
@@ -258,7 +257,6 @@ pub(super) struct TrackedBody {
     memory: Arc<ConnectionMemory>,
     /// Charge of the call's head and stream, and of the piece that was passed to hyper last.
     charge: Option<Box<BufferGuard>>,
-    /// Bytes of that piece.
     last_piece_bytes: usize,
 }
 
@@ -323,13 +321,7 @@ impl HttpBody for TrackedBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let mut hint = self.body.size_hint();
-        let rest = self.rest.len() as u64;
-        if let Some(upper) = hint.upper() {
-            hint.set_upper(upper + rest);
-        }
-        hint.set_lower(hint.lower() + rest);
-        hint
+        add_to_hint(self.body.size_hint(), self.rest.len())
     }
 }
 

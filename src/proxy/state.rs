@@ -27,13 +27,6 @@ pub struct ListenerControl(watch::Sender<ListenerState>);
 // === impl ListenerChannel ===
 
 impl ListenerChannel {
-    /// Creates a listener state that serves connections.
-    #[must_use]
-    pub fn new() -> Self {
-        let (control, state) = watch::channel(ListenerState::Serving);
-        Self { control: ListenerControl(control), state }
-    }
-
     /// Returns the handle that sets the state.
     #[must_use]
     pub fn control(&self) -> ListenerControl {
@@ -43,7 +36,8 @@ impl ListenerChannel {
 
 impl Default for ListenerChannel {
     fn default() -> Self {
-        Self::new()
+        let (control, state) = watch::channel(ListenerState::Serving);
+        Self { control: ListenerControl(control), state }
     }
 }
 
@@ -68,7 +62,7 @@ mod tests {
 
     #[test]
     fn closed_state_is_final() {
-        let channel = ListenerChannel::new();
+        let channel = ListenerChannel::default();
         let (control, state) = (channel.control(), channel.state);
         for (next, now) in [
             (ListenerState::Draining, ListenerState::Draining),

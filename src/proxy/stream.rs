@@ -25,7 +25,6 @@ use crate::tls::DownstreamStream;
 /// the calls of other connections.
 const TURN_BYTES: usize = 16 << 10;
 
-/// The stream of a client.
 #[derive(Debug)]
 pub(super) enum ClientStream {
     Plain(TcpStream),
@@ -240,7 +239,7 @@ impl AsyncRead for MonitoredStream {
         while self.completed_head.is_empty() {
             // The charge is settled before the next read: bytes that arrived together with the end
             // of a head do not belong to the head.
-            self.memory.on_head();
+            self.memory.update_charge();
             let (is_gathering, before) = (self.is_gathering(), buf.filled().len());
             if self.bytes_since_yield >= TURN_BYTES
                 && (is_gathering || matches!(self.version, HttpVersionState::Http2(_)))

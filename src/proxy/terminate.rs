@@ -26,7 +26,7 @@ use super::state::ListenerState;
 use super::stream::ClientStream;
 use crate::protocol::PeerIdentity;
 use crate::telemetry::names::HandshakeResult;
-use crate::tls::{DownstreamTlsAcceptor, HandshakeFailure, classify, wait_for_client_hello};
+use crate::tls::{DownstreamTlsAcceptor, classify, wait_for_client_hello};
 
 /// Maximum number of concurrent handshakes; further ones wait for a permit. A handshake takes about
 /// 1 ms of a core and about 20 KiB, and a client that stalls after its first record holds its
@@ -123,12 +123,7 @@ async fn shake(
     // The semaphore is never closed, so a permit is granted eventually.
     let _turn = tls.permits.acquire().await.map_err(|_| HandshakeResult::Busy)?;
     *slow = HandshakeResult::Slow;
-    let (stream, certificate) = tls.callers.accept(stream).await.map_err(|error| match classify(&error) {
-        HandshakeFailure::Certificate => HandshakeResult::ClientCertificate,
-        HandshakeFailure::Refused => HandshakeResult::Refused,
-        HandshakeFailure::Left => HandshakeResult::Left,
-        HandshakeFailure::Protocol => HandshakeResult::Protocol,
-    })?;
+    let (stream, certificate) = tls.callers.accept(stream).await.map_err(|error| classify(&error))?;
     Ok((ClientStream::Tls(Box::new(stream)), certificate.as_deref().map(PeerIdentity::from_certificate)))
 }
 

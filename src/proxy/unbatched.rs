@@ -12,13 +12,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode, Version, response};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::Proxy;
 use crate::backend::{BufferedReply, Forwarder, Lane};
 use crate::batching::BatchOutcome;
 use crate::body::Body;
-use crate::bounded_body::{ReadLimits, ReadResult, StopReason, read_bounded};
+use crate::bounded_body::{ReadLimits, ReadResult, StopReason, read_bounded, timeout_until};
 use crate::error::FailureKind;
 use crate::memory::BufferGuard;
 use crate::protocol::headers::{is_event_stream, parse_retry_after};
@@ -116,11 +116,7 @@ impl Proxy {
         // awaits it.
         let lane = lane.filter(|_| endpoint.idempotent);
         let send = pin!(send(&*self.forward, lane, buffered, permit.details.own_connection));
-        let response = match until {
-            Some(until) => timeout_at(until, send).await,
-            None => Ok(send.await),
-        };
-        let response = match response {
+        let response = match timeout_until(until, send).await {
             Err(_) => Err(FailureKind::UpstreamTimeout),
             Ok(Err(kind)) => Err(kind),
             Ok(Ok(response)) => Ok(response),
@@ -221,7 +217,6 @@ async fn send_over_lane(
     }
 }
 
-/// The body of a response.
 enum AnswerBody {
     /// Read to its end, with its memory charge.
     Whole { bytes: Bytes, trailers: Option<HeaderMap>, held: BufferGuard },

@@ -28,7 +28,7 @@ pub(super) struct UploadGuard {
 /// The memory charge of an HTTP/2 stream while the client uploads its body. Dropping it records
 /// that the stream waits for the server.
 #[derive(Debug)]
-pub(super) struct StreamCharge(EvictionWatch);
+pub(super) struct StreamCharge(pub(super) EvictionWatch);
 
 /// A body to be buffered, which fails with [`EvictedError`] when its stream is evicted.
 pub(super) struct UploadBody<'a> {
@@ -73,14 +73,6 @@ impl UploadWatch for UploadGuard {
             Some(StreamCharge(charge)) if charge.poll_evicted(cx).is_ready() => Poll::Ready(()),
             _ => self.held.poll_evicted(cx),
         }
-    }
-}
-
-// === impl StreamCharge ===
-
-impl StreamCharge {
-    pub(super) const fn new(charge: EvictionWatch) -> Self {
-        Self(charge)
     }
 }
 

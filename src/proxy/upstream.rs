@@ -27,16 +27,18 @@ mod pinned;
 mod stream;
 mod stream_evidence;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
+use self::client::ReusedConnections;
 use self::connect::Connector;
 pub use self::connect::UpstreamTarget;
 use self::identity::IdentityWatch;
 pub use self::identity::ServerIdentity;
+use self::permits::ConnectionPurpose;
 pub use self::permits::UpstreamPermits;
 use self::readiness::Reachability;
 use crate::backend::{Backend, Forwarder};
@@ -46,6 +48,10 @@ use crate::memory::BufferBudget;
 use crate::protocol::{ResponseMismatch, TokenCalibration, UnbatchedEvidence};
 use crate::telemetry::Metrics;
 use crate::tls::{AlpnProtocols, UpstreamTlsConnector};
+
+/// Maximum number of idle HTTP/1 connections kept with `reuse: Always`, sufficient for the usual
+/// number of batches in flight.
+const REUSED_MAX: usize = 16;
 
 /// Use of HTTP/2 towards the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,8 +102,10 @@ struct Inner {
     clock: Clock,
     connector: Connector,
     health: Reachability,
+    /// The server is known to support HTTP/2.
+    speaks_http2: AtomicBool,
     /// The connections that batches share.
-    shared: client::SharedConnections,
+    shared: ReusedConnections,
     published: published::LimitsCache,
     budget: Mutex<ReplayBudget>,
     /// The current value of [`UpstreamConfig::isolate_above`].
@@ -126,7 +134,8 @@ impl Upstream {
         let connector = Connector::new(config.target.clone(), config.tls.clone(), config.connect_timeout);
         let health = Reachability::new(clock);
         let budget = Mutex::new(ReplayBudget::new(config.replay_ppm));
-        let shared = client::SharedConnections::new(config.http2);
+        let speaks_http2 = AtomicBool::new(config.http2 == Http2::Always);
+        let shared = ReusedConnections::new(ConnectionPurpose::Batch, if config.reuse { REUSED_MAX } else { 0 });
         let published = published::LimitsCache::default();
         let isolate_above = AtomicU32::new(config.isolate_above);
         let identity = IdentityWatch::default();
@@ -136,6 +145,7 @@ impl Upstream {
                 clock,
                 connector,
                 health,
+                speaks_http2,
                 shared,
                 published,
                 budget,

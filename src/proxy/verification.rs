@@ -1,4 +1,5 @@
-//! `verify`: sampled members of batches are also sent alone, and the two responses are compared.
+//! `verify`: sampled members of batches are also sent unbatched, and the two responses are
+//! compared.
 //!
 //! The client has its response by then, and never waits for the comparison. The additional call is
 //! queued like any other, so that it occupies a slot, and it is taken from the replay budget. If
@@ -36,7 +37,7 @@ pub(super) struct VerificationPermits {
     largest: AtomicU64,
 }
 
-/// A member of a batch that is sent again, alone.
+/// A member of a batch that is sent again, unbatched.
 struct VerifiedMember {
     endpoint: Arc<Endpoint>,
     call: Arc<Call>,
@@ -100,7 +101,7 @@ impl Proxy {
             scope: route.scope,
             priority: table.priorities.resolve(&buffered.head.headers),
             tenant_weight: table.tenant_weights.of(&buffered.head.headers),
-            alone: true,
+            unbatched: true,
             origin: CallOrigin::Proxy,
             client: None,
             batches_itself: None,
@@ -129,21 +130,21 @@ impl Proxy {
         });
     }
 
-    /// Sends a member alone, and compares the response with the one that its client received.
+    /// Sends a member unbatched, and compares the response with the one that its client received.
     async fn verify(self: &Arc<Self>, member: VerifiedMember) {
         let VerifiedMember { endpoint, call, submission, buffered, merged, _held } = member;
         let timeout = submission.timeout;
-        let alone = match self.scheduler.submit(submission).await {
-            SubmitOutcome::Alone(permit) => {
+        let unbatched = match self.scheduler.submit(submission).await {
+            SubmitOutcome::Unbatched(permit) => {
                 self.fetch_unbatched(buffered, permit, (&endpoint, &call), timeout).await.ok()
             }
             _ => None,
         };
-        let Some(BufferedReply { reply: alone, held: _held }) = alone.filter(|alone| endpoint.is_success(&alone.reply))
+        let Some(BufferedReply { reply, held: _held }) = unbatched.filter(|answer| endpoint.is_success(&answer.reply))
         else {
             return self.metrics.record_verification(VerifyResult::Unanswered);
         };
-        let [own, other] = [&merged, &alone].map(|reply| AnswerContent { headers: &reply.headers, body: &reply.body });
+        let [own, other] = [&merged, &reply].map(|reply| AnswerContent { headers: &reply.headers, body: &reply.body });
         match endpoint.compare_answers(&call, own, other) {
             AnswerComparison::Equal => self.metrics.record_verification(VerifyResult::Equal),
             AnswerComparison::Rounded(difference) => {

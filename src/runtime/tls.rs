@@ -30,7 +30,7 @@ use rustls::crypto::CryptoProvider;
 
 pub use self::client_hello::wait_for_client_hello;
 pub use self::downstream::{DownstreamFiles, DownstreamStream, DownstreamTlsAcceptor};
-pub use self::error::{HandshakeFailure, classify};
+pub use self::error::classify;
 pub use self::material::{Validity, certified_key, parse_certificates, validity};
 pub use self::upstream::{
     AlpnProtocols, TlsFailure, UpstreamFiles, UpstreamStream, UpstreamTlsConnector, find_tls_failure,

@@ -60,14 +60,11 @@ pub(crate) enum TruncationSide {
 pub(crate) struct EncodeOptions {
     /// `true` to truncate an input with too many tokens, `false` to refuse it. The default is
     /// `true`, as for TEI, where `--auto-truncate` is enabled by default.
-    #[serde(default)]
     pub(crate) truncate: Option<bool>,
     /// Side at which tokens are left out. The default is that of the model.
-    #[serde(default)]
     pub(crate) truncation_direction: Option<TruncationSide>,
     /// Name of a prompt of the model, which is prepended to each text (`prompts` of
     /// sentence-transformers).
-    #[serde(default)]
     pub(crate) prompt_name: Option<String>,
 }
 

@@ -116,7 +116,6 @@ impl ServedModel {
         CallError::new(ErrorKind::WrongModel, format!("the model {} {reason}", self.name()))
     }
 
-    /// Checks `dimensions`.
     pub(crate) fn check_dimensions(&self, dimensions: Option<usize>) -> Result<(), CallError> {
         let hidden = self.model.config().hidden;
         match dimensions {

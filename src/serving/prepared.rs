@@ -114,7 +114,6 @@ pub(crate) fn to_json(response: &impl Serialize) -> Result<Bytes, CallError> {
     serde_json::to_vec(response).map(Bytes::from).map_err(|error| CallError::unwritable(&error))
 }
 
-/// Returns the elements of embeddings.
 pub(crate) fn embeddings(outputs: Vec<SequenceOutput>) -> Result<Vec<Vec<f32>>, CallError> {
     let embedding = |output| match output {
         SequenceOutput::Embedding(embedding) => Ok(embedding),
@@ -123,7 +122,6 @@ pub(crate) fn embeddings(outputs: Vec<SequenceOutput>) -> Result<Vec<Vec<f32>>, 
     outputs.into_iter().map(embedding).collect()
 }
 
-/// Returns logits.
 pub(crate) fn logits(outputs: Vec<SequenceOutput>) -> Result<Vec<Vec<f32>>, CallError> {
     let logits = |output| match output {
         SequenceOutput::Logits(logits) => Ok(logits),

@@ -84,7 +84,7 @@ struct EngineInner {
     /// Permits of threads that tokenise.
     tokenizing: Arc<Semaphore>,
     /// Budget of calls that are executed again for the setting `verify`, which compares the result
-    /// of a call in a batch with that of the call alone.
+    /// of a call in a batch with that of the unbatched call.
     budget: Mutex<ReplayBudget>,
     identity: watch::Sender<ServerIdentity>,
     /// Number of recoveries, which stays 0: an engine that fails ends the process.

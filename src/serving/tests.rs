@@ -2,7 +2,7 @@
 
 mod batches;
 mod errors;
-mod lone_calls;
+mod forwarded_calls;
 mod memory;
 mod options;
 mod routes;

@@ -30,15 +30,13 @@ use groupage_runtime::clock::Clock;
 use groupage_runtime::telemetry::{EngineDeviceCounts, Metrics};
 
 /// Number of jobs that wait in the channel; senders of further ones wait. The scheduler sends one
-/// job for each slot, and calls that go alone are bounded by
+/// job for each slot, and forwarded calls are bounded by
 /// [`CONCURRENT_CALLS_MAX`](crate::routes::views::CONCURRENT_CALLS_MAX). The channel is short, so
 /// that most cancelled calls have not sent their job yet: a job in the channel occupies it until
 /// the worker discards it.
 const JOBS_MAX: usize = 8;
-/// Name of the thread.
 const THREAD: &str = "groupage-engine";
 
-/// State of the executor.
 #[derive(Debug, Clone)]
 pub(crate) enum WorkerState {
     /// The weights are being packed.
@@ -89,7 +87,6 @@ impl ExecutionFailure {
     }
 }
 
-/// An executed job.
 #[derive(Debug)]
 pub(crate) struct ExecutedJob {
     /// Results of the sequences, in their order.
@@ -100,7 +97,6 @@ pub(crate) struct ExecutedJob {
     pub(crate) duration: Duration,
 }
 
-/// Outcome of a job.
 pub(crate) type JobResult = Result<ExecutedJob, ExecutionFailure>;
 
 /// Sequences to execute, and the receiver of their results.
@@ -163,7 +159,6 @@ impl WorkerHandle {
         results.await.unwrap_or(Err(ExecutionFailure::Stopped))
     }
 
-    /// Returns the state.
     pub(crate) fn state(&self) -> WorkerState {
         self.state.borrow().clone()
     }

@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use super::DisconnectReason;
-use super::session_end::SessionEnd;
+use super::{DisconnectReason, SessionEnd};
 
 /// Intervals and timeouts of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]

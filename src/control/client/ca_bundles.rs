@@ -84,7 +84,6 @@ impl CaBundles {
         Ok(())
     }
 
-    /// Switches to the other bundle.
     pub(super) fn switch_bundle(&mut self) {
         self.prefer_initial = !self.prefer_initial;
     }

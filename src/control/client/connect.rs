@@ -22,8 +22,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::address::ControllerAddress;
-use super::session_end::SessionEnd;
-use super::{ControlClientConfig, DisconnectReason};
+use super::{ControlClientConfig, DisconnectReason, SessionEnd};
 use crate::wire::PATH;
 
 /// Maximum number of bytes read from the token file. Tokens have about 1 KiB.
@@ -40,7 +39,6 @@ const WINDOW: u32 = 64 << 10;
 /// Maximum number of bytes of an error response that are logged.
 const WHY_BYTES_MAX: usize = 256;
 
-/// An open stream.
 #[derive(Debug)]
 pub(super) struct OpenStream {
     /// Sender of frames to the controller.
@@ -51,14 +49,12 @@ pub(super) struct OpenStream {
     pub(super) _driver: AbortOnDrop,
 }
 
-/// A task that is aborted on drop.
 #[derive(Debug)]
 pub(super) struct AbortOnDrop(AbortHandle);
 
 /// Request body that yields frames as they are sent.
 struct FrameBody(mpsc::Receiver<Bytes>);
 
-/// Opens a stream at `address`.
 pub(super) async fn open(config: &ControlClientConfig, address: &ControllerAddress) -> Result<OpenStream, SessionEnd> {
     let token = read_token(&config.token).await?;
     let connected = tokio::time::timeout(config.times.connect, Box::pin(connect(config, address))).await;
@@ -84,7 +80,8 @@ pub(super) async fn open(config: &ControlClientConfig, address: &ControllerAddre
         .abort_handle(),
     );
     let (up, frames) = mpsc::channel(FRAMES_MAX);
-    let request = Request::post(format!("https://{}{PATH}", authority(&config.server_name, config.address.port)))
+    let authority = ControllerAddress { host: config.server_name.clone(), port: config.address.port };
+    let request = Request::post(format!("https://{authority}{PATH}"))
         .header(AUTHORIZATION, token)
         .header(CONTENT_TYPE, "application/octet-stream")
         .body(FrameBody(frames))
@@ -133,7 +130,6 @@ async fn connect(
     Ok(stream)
 }
 
-/// Reads the token from its file.
 async fn read_token(path: &Path) -> Result<HeaderValue, SessionEnd> {
     let path = path.to_owned();
     let read = tokio::task::spawn_blocking(move || {
@@ -177,10 +173,6 @@ async fn refusal_from_response(address: &ControllerAddress, response: Response<I
     // `Retry-After` is capped at 15 s. With its jitter the wait stays within 30 s.
     let not_before = Duration::from_secs(seconds.unwrap_or(0).min(15).into());
     SessionEnd { not_before, ..SessionEnd::new(reason, &format!("{address} responded {status}: {detail}")) }
-}
-
-fn authority(host: &str, port: u16) -> String {
-    ControllerAddress { host: host.to_owned(), port }.to_string()
 }
 
 // === impl AbortOnDrop ===

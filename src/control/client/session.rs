@@ -12,8 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::address::ControllerAddress;
 use super::backoff::{jittered, uniform_below};
 use super::connect::{OpenStream, open};
-use super::session_end::SessionEnd;
-use super::{ControlClientConfig, DisconnectReason, EventSender, SidecarStreamHandler, StreamStatus};
+use super::{ControlClientConfig, DisconnectReason, EventSender, SessionEnd, SidecarStreamHandler, StreamStatus};
 use crate::clock::Clock;
 use crate::frame::FrameDecoder;
 use crate::wire::{self, ACKS, ControllerMessage, FEATURES, FEATURES_HEADER, MINOR, PROTOCOL_HEADER, SidecarMessage};
@@ -55,7 +54,7 @@ pub(super) async fn run_session(
     let acks = header(FEATURES_HEADER).split(',').any(|word| word.trim() == ACKS);
     sidecar
         .on_status(&StreamStatus::Open { address: address.to_string(), protocol: header(PROTOCOL_HEADER).to_owned() });
-    let body = response.into_body();
+    let mut body = response.into_body();
     let mut session = Session {
         config,
         clock,
@@ -67,22 +66,15 @@ pub(super) async fn run_session(
         report_written_at: None,
         report_due: false,
     };
-    let end = session.serve(body).await;
+    let Err(end) = session.serve(&mut body).await;
     SessionEnd { open: Some(opened), ..end }
 }
 
 // === impl Session ===
 
 impl Session<'_> {
-    async fn serve(&mut self, mut body: Incoming) -> SessionEnd {
-        match self.run(&mut body).await {
-            Ok(never) => match never {},
-            Err(end) => end,
-        }
-    }
-
     /// Serves the stream. It ends only with an error, so that each end has its reason.
-    async fn run(&mut self, body: &mut Incoming) -> Result<std::convert::Infallible, SessionEnd> {
+    async fn serve(&mut self, body: &mut Incoming) -> Result<std::convert::Infallible, SessionEnd> {
         self.handle.outbox().on_stream_opened();
         self.write_hello().await?;
         let times = self.config.times.clone();
@@ -154,7 +146,7 @@ impl Session<'_> {
         };
         self.write_message(&SidecarMessage::Report(Box::new(report))).await?;
         if self.acks {
-            self.report_written_at = Some(self.now());
+            self.report_written_at = Some(self.clock.instant(self.clock.now()));
         } else {
             self.handle.outbox().assume_delivered();
         }
@@ -207,7 +199,7 @@ impl Session<'_> {
                 if let Some(acked) = ping.acked {
                     let mut outbox = self.handle.outbox();
                     outbox.on_ack(&acked);
-                    if !outbox.has_report_in_flight() {
+                    if outbox.report_in_flight().is_none() {
                         self.report_written_at = None;
                     }
                 }
@@ -220,10 +212,6 @@ impl Session<'_> {
             None => {}
         }
         Ok(())
-    }
-
-    fn now(&self) -> Instant {
-        self.clock.instant(self.clock.now())
     }
 }
 

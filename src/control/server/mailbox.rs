@@ -78,18 +78,6 @@ impl EncodedPush {
     pub fn goaway(goaway: Goaway) -> Result<Self, EncodeError> {
         Ok(Self { kind: PushKind::Goaway, frame: wire::encode_frame(&ControllerMessage::Goaway(goaway))? })
     }
-
-    /// Returns the number of bytes of the frame.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.frame.len()
-    }
-
-    /// Returns `false`: a frame always contains its length.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.frame.is_empty()
-    }
 }
 
 // === impl Mailbox ===
@@ -110,7 +98,6 @@ impl Mailbox {
         });
     }
 
-    /// Schedules a `Ping`.
     pub(super) fn ping(&self, now: Tick) {
         self.update(now, |slots| slots.ping = true);
     }

@@ -53,7 +53,6 @@ pub(super) struct ServerState {
     /// Serializes opening and closing, so that the handler is notified in the order in which they
     /// happened. It is taken before any other lock.
     lifecycle_lock: Mutex<()>,
-    /// Id of the next connection.
     next_id: AtomicU64,
 }
 
@@ -129,16 +128,9 @@ impl StreamRegistry {
 
     /// Pushes a message to every sidecar. Returns the number of sidecars.
     pub fn push_all(&self, push: &EncodedPush) -> usize {
-        self.push_where(push, |_| true)
-    }
-
-    /// Pushes a message to every sidecar whose pod `is_target` selects. Returns their number.
-    pub fn push_where(&self, push: &EncodedPush, is_target: impl Fn(&PodIdentity) -> bool) -> usize {
         let now = self.0.clock.now();
-        let connections: Vec<Arc<Connection>> = {
-            let pods = self.0.pods();
-            pods.open.values().filter(|open| is_target(&open.identity)).map(|open| open.connection.clone()).collect()
-        };
+        let connections: Vec<Arc<Connection>> =
+            self.0.pods().open.values().map(|open| open.connection.clone()).collect();
         // Push outside the lock, because each push wakes a task.
         connections.iter().for_each(|connection| connection.mailbox.push(now, push));
         connections.len()
@@ -203,7 +195,6 @@ impl ServerState {
         Some(connection)
     }
 
-    /// Removes a connection.
     pub(super) fn remove_connection(&self, connection: &Connection) {
         self.connections().remove(&connection.id);
     }
@@ -309,12 +300,10 @@ impl Connection {
         self.abort.get_or_init(|| task);
     }
 
-    /// Records a received frame.
     pub(super) fn on_frame(&self, now: Tick) {
         self.last_frame_at.store(now.0.max(1), Ordering::Relaxed);
     }
 
-    /// Records a write.
     pub(super) fn on_write(&self, now: Tick) {
         self.last_write_at.store(now.0, Ordering::Relaxed);
     }

@@ -51,6 +51,9 @@ const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 const ACCOUNT: &str = "system:serviceaccount:";
 
+const UNKNOWN_POD: AuthError =
+    AuthError::Forbidden("the pod of the token was not injected, or the controller has not observed it yet");
+
 /// Lookup of injected pods.
 pub trait InjectedPods: Send + Sync + 'static {
     /// Returns namespace and name of the pod with this UID, if it was injected and still exists.
@@ -95,23 +98,15 @@ impl TokenReviewer {
             return Err(AuthError::Invalid("the token is issued for another audience"));
         }
         let Some(pod) = claims.pod() else { return Err(AuthError::Forbidden("the token is not bound to a pod")) };
-        let Some((namespace, _)) = self.pods.find(pod) else {
-            return Err(AuthError::Forbidden(
-                "the pod of the token was not injected, or the controller has not observed it yet",
-            ));
-        };
+        let (namespace, _) = self.pods.find(pod).ok_or(UNKNOWN_POD)?;
         let digest = *blake3::hash(token.as_bytes()).as_bytes();
         let known = self.known().lookup_or_charge(self.clock.now(), &digest, (&namespace, pod))?;
         let identity = match known {
             Some(identity) => identity,
             None => {
                 let identity = self.create_review(token).await?;
-                self.known().insert(
-                    self.clock.now(),
-                    digest,
-                    &identity,
-                    cache_ttl(&claims, Clock::wall_micros() / 1_000_000),
-                );
+                let ttl = cache_ttl(&claims, Clock::wall_micros() / 1_000_000);
+                self.known().insert(self.clock.now(), digest, &identity, ttl);
                 identity
             }
         };
@@ -120,9 +115,7 @@ impl TokenReviewer {
         match self.pods.find(&identity.uid) {
             Some((namespace, name)) if (&namespace, &name) == (&identity.namespace, &identity.name) => Ok(identity),
             Some(_) => Err(AuthError::Forbidden("the name of the token's pod does not match its UID")),
-            None => Err(AuthError::Forbidden(
-                "the pod of the token was not injected, or the controller has not observed it yet",
-            )),
+            None => Err(UNKNOWN_POD),
         }
     }
 
@@ -202,7 +195,6 @@ impl ReviewCache {
         Ok(None)
     }
 
-    /// Returns the token bucket of a namespace.
     fn namespace_bucket(&mut self, now: Tick, namespace: &str) -> &mut TokenBucket {
         if self.namespaces.len() >= NAMESPACES_MAX && !self.namespaces.contains_key(namespace) {
             // Dropping buckets early is safe, because the total limit applies anyway.

@@ -10,6 +10,14 @@ fn bytes(value: &Value) -> Vec<u8> {
     serde_json::to_vec(value).unwrap()
 }
 
+fn sidecar_message(value: &Value) -> SidecarMessage {
+    decode_sidecar_message(&bytes(value)).unwrap().message.unwrap()
+}
+
+fn controller_message(value: &Value) -> ControllerMessage {
+    decode_controller_message(&bytes(value)).unwrap().message.unwrap()
+}
+
 #[test]
 fn unknown_fields_of_a_newer_peer_are_counted() {
     let hello = json!({
@@ -42,39 +50,25 @@ fn unknown_fields_of_a_newer_peer_are_counted() {
 fn absent_fields_of_an_older_peer_have_defaults() {
     let report =
         json!({"kind": "Report", "overMs": 5000, "upstreams": [{"routes": [{"route": "/a", "calls": {"served": 3}}]}]});
-    let Some(SidecarMessage::Report(report)) = decode_sidecar_message(&bytes(&report)).unwrap().message else {
-        panic!()
-    };
+    let SidecarMessage::Report(report) = sidecar_message(&report) else { panic!() };
     let route = &report.upstreams[0].routes[0];
     assert_eq!((report.seq, route.calls.sum(), route.latency.is_empty(), route.slo_us), (0, 3, true, None));
     let learned = json!({"slots": 2, "classes": [{"class": "c", "samples": 9}]});
     let report = json!({"kind": "Report", "upstreams": [{"learned": learned}]});
-    let Some(SidecarMessage::Report(report)) = decode_sidecar_message(&bytes(&report)).unwrap().message else {
-        panic!()
-    };
+    let SidecarMessage::Report(report) = sidecar_message(&report) else { panic!() };
     let class = &report.upstreams[0].learned.as_ref().unwrap().classes[0];
     assert_eq!((class.samples, &class.limiter, &class.suspended), (9, &None, &None));
     let start = json!({"slots": 2, "curves": [{"class": "c", "points": [[1, 900]]}]});
     let config = json!({"kind": "Config", "policy": {}, "settings": {"start": start}});
-    let Some(ControllerMessage::Config(config)) = decode_controller_message(&bytes(&config)).unwrap().message else {
-        panic!()
-    };
+    let ControllerMessage::Config(config) = controller_message(&config) else { panic!() };
     assert_eq!(config.settings.start.unwrap().curves[0].limiter, None);
-    let Some(SidecarMessage::Hello(hello)) =
-        decode_sidecar_message(br#"{"kind":"Hello","pod":{"uid":"u"}}"#).unwrap().message
-    else {
-        panic!()
-    };
+    let hello = json!({"kind": "Hello", "pod": {"uid": "u"}});
+    let SidecarMessage::Hello(hello) = sidecar_message(&hello) else { panic!() };
     assert!(!hello.has_feature(ACKS) && hello.config.is_none());
-    let Some(ControllerMessage::Config(config)) =
-        decode_controller_message(br#"{"kind":"Config","policy":{}}"#).unwrap().message
-    else {
-        panic!()
-    };
+    let config = json!({"kind": "Config", "policy": {}});
+    let ControllerMessage::Config(config) = controller_message(&config) else { panic!() };
     assert_eq!((config.settings, config.experiment, config.generation), (TunedSettings::default(), None, 0));
-    let Some(ControllerMessage::Ping(ping)) = decode_controller_message(br#"{"kind":"Ping"}"#).unwrap().message else {
-        panic!()
-    };
+    let ControllerMessage::Ping(ping) = controller_message(&json!({"kind": "Ping"})) else { panic!() };
     assert_eq!(ping.acked, None);
 }
 

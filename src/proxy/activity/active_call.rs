@@ -11,7 +11,6 @@ pub(in super::super) struct ActiveCall {
     activity: Arc<ConnectionActivity>,
     /// Response bytes are available of which nothing has been taken.
     untaken: bool,
-    /// The guard is that of an upload.
     upload: bool,
     /// The response has begun.
     answer: bool,
@@ -20,18 +19,11 @@ pub(in super::super) struct ActiveCall {
 // === impl ActiveCall ===
 
 impl ActiveCall {
-    /// Creates the guard of a call, which the connection counts as busy already.
-    pub(super) const fn for_call(activity: Arc<ConnectionActivity>) -> Self {
-        Self { activity, untaken: false, upload: false, answer: false }
+    /// Creates the guard of a call or an upload, which the connection counts already.
+    pub(super) const fn new(activity: Arc<ConnectionActivity>, upload: bool) -> Self {
+        Self { activity, untaken: false, upload, answer: false }
     }
 
-    /// Creates the guard of an upload, which the connection counts as busy and as an upload
-    /// already.
-    pub(super) const fn for_upload(activity: Arc<ConnectionActivity>) -> Self {
-        Self { activity, untaken: false, upload: true, answer: false }
-    }
-
-    /// Records that the response has begun.
     pub(in super::super) fn on_response_start(&mut self) {
         self.answer = true;
         self.activity.answers.fetch_add(1, Ordering::Relaxed);

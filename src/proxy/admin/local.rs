@@ -37,7 +37,7 @@ pub(super) fn router(state: AdminState) -> Router {
 /// that is not JSON.
 async fn only_local(request: Request, next: Next) -> Response {
     if !host::names_loopback(request.headers()) {
-        return (StatusCode::FORBIDDEN, json_error(host::REFUSAL)).into_response();
+        return error(StatusCode::FORBIDDEN, host::REFUSAL);
     }
     let is_json = request
         .headers()
@@ -46,8 +46,7 @@ async fn only_local(request: Request, next: Next) -> Response {
         .and_then(|kind| kind.split(';').next())
         .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"));
     if request.method() == Method::POST && !is_json {
-        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, json_error("a change must be sent as application/json"))
-            .into_response();
+        return error(StatusCode::UNSUPPORTED_MEDIA_TYPE, "a change must be sent as application/json");
     }
     next.run(request).await
 }
@@ -87,7 +86,7 @@ async fn stats(Extract(state): Extract<AdminState>) -> Response {
 async fn scheduler(Extract(state): Extract<AdminState>) -> Response {
     match (state.scheduler)().await {
         Some(learned) => answer(&learned),
-        None => (StatusCode::SERVICE_UNAVAILABLE, json_error("the scheduler does not answer")).into_response(),
+        None => error(StatusCode::SERVICE_UNAVAILABLE, "the scheduler does not answer"),
     }
 }
 
@@ -105,7 +104,7 @@ async fn drain(Extract(state): Extract<AdminState>) -> Response {
     if (state.drain.drain)().await {
         return answer(&json!({"stage": (state.drain.stage)()}));
     }
-    (StatusCode::SERVICE_UNAVAILABLE, json_error("the process is already shutting down")).into_response()
+    error(StatusCode::SERVICE_UNAVAILABLE, "the process is already shutting down")
 }
 
 #[derive(Deserialize)]
@@ -115,22 +114,16 @@ struct LogLevel {
 
 async fn log_level(Extract(state): Extract<AdminState>, body: Bytes) -> Response {
     let Ok(LogLevel { level }) = serde_json::from_slice(&body) else {
-        return (
-            StatusCode::BAD_REQUEST,
-            json_error("send {\"level\": \"info\"}, with a level or a filter as in RUST_LOG"),
-        )
-            .into_response();
+        return error(StatusCode::BAD_REQUEST, "send {\"level\": \"info\"}, with a level or a filter as in RUST_LOG");
     };
     match state.level.set(&level) {
         Ok(()) => {
             tracing::info!(level, "log level changed");
             answer(&json!({"level": level}))
         }
-        Err(_) => (
-            StatusCode::BAD_REQUEST,
-            json_error("invalid log level: use error, warn, info, debug, trace, or target=level"),
-        )
-            .into_response(),
+        Err(_) => {
+            error(StatusCode::BAD_REQUEST, "invalid log level: use error, warn, info, debug, trace, or target=level")
+        }
     }
 }
 
@@ -138,6 +131,6 @@ fn answer(value: &Value) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
 }
 
-fn json_error(message: &str) -> String {
-    json!({"error": message}).to_string()
+fn error(status: StatusCode, message: &str) -> Response {
+    (status, json!({"error": message}).to_string()).into_response()
 }

@@ -65,7 +65,6 @@ struct Driver<'a> {
     budget_log: BudgetLog,
 }
 
-/// An execution in flight.
 struct InFlightExecution {
     /// The task of a batch. `None` for an unbatched call, which the task of its caller sends.
     task: Option<AbortHandle>,
@@ -73,7 +72,6 @@ struct InFlightExecution {
     scope: ScopeId,
 }
 
-/// A call in the queue.
 struct QueuedCall {
     submission: Box<Submission>,
     reply: oneshot::Sender<SubmitOutcome>,

@@ -13,7 +13,6 @@ use crate::batching::{BatchId, BatchOutcome, CallId, Observation, Tick};
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
 
-/// The completion of an execution.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Completion {
     /// Number of the run of the driver that dispatched it. Batch ids start again after a restart.

@@ -45,7 +45,7 @@ impl IdInterner {
     pub(super) fn intern_call(&mut self, id: CallId, submission: &Submission) -> (Call, bool) {
         let call = &submission.call;
         let (key, new) = match &call.merge {
-            MergeEligibility::With(key) if !submission.alone => self.keys.acquire_or_insert(&**key),
+            MergeEligibility::With(key) if !submission.unbatched => self.keys.acquire_or_insert(&**key),
             _ => (self.keys.next_id(), false),
         };
         let call = Call {
@@ -58,7 +58,7 @@ impl IdInterner {
             tenant_weight: submission.tenant_weight,
             priority: submission.priority,
             scope: submission.scope,
-            unmergeable: submission.alone || matches!(call.merge, MergeEligibility::Unbatched(_)),
+            unmergeable: submission.unbatched || matches!(call.merge, MergeEligibility::Unbatched(_)),
             replayable: submission.endpoint.idempotent,
             deadline: submission.deadline,
             fallback_deadline: submission.later,
@@ -86,7 +86,7 @@ impl IdInterner {
     pub(super) fn release(&mut self, submission: &Submission) {
         let call = &submission.call;
         if let MergeEligibility::With(key) = &call.merge
-            && !submission.alone
+            && !submission.unbatched
         {
             self.keys.release(&**key);
         }
@@ -109,12 +109,10 @@ impl IdInterner {
         }
     }
 
-    /// Returns the id of a cost class.
     pub(super) fn intern_class(&mut self, name: &[u8]) -> CostClassId {
         CostClassId(self.cost_classes.get(name))
     }
 
-    /// Returns the name of a cost class.
     pub(super) fn class_name(&self, id: CostClassId) -> Option<&[u8]> {
         self.cost_classes.name(id.0).map(|name| &**name)
     }

@@ -123,7 +123,6 @@ pub struct ShadowReport {
     pub recent: RecentCounts,
 }
 
-/// An event for the task.
 #[derive(Debug)]
 enum ShadowEvent {
     /// The body of a call is complete.

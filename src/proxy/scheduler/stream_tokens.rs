@@ -35,7 +35,6 @@ pub struct StreamRecorder {
 // === impl ClassTokens ===
 
 impl ClassTokens {
-    /// Returns the counter of a class.
     pub(super) fn of_class(&mut self, class: CostClassId) -> StreamTokens {
         if self.0.len() >= CLASSES_MAX && !self.0.contains_key(&class) {
             self.0.clear();

@@ -96,7 +96,7 @@ pub(super) fn submission() -> Submission {
         scope: ScopeId(0),
         priority: PriorityId(0),
         tenant_weight: 1,
-        alone: false,
+        unbatched: false,
         origin: CallOrigin::Client,
         client: None,
         batches_itself: None,
@@ -151,7 +151,7 @@ impl TestScheduler {
 
     async fn permit(&self) -> UnbatchedPermit {
         match self.submit().await.unwrap() {
-            SubmitOutcome::Alone(permit) => permit,
+            SubmitOutcome::Unbatched(permit) => permit,
             other => panic!("expected a slot for an unbatched call, got {other:?}"),
         }
     }
@@ -168,7 +168,7 @@ impl TestScheduler {
 }
 
 #[tokio::test]
-async fn a_lone_call_gets_the_slot_and_gives_it_back_when_dropped() {
+async fn an_unbatched_call_gets_the_slot_and_gives_it_back_when_dropped() {
     let fixture = start_scheduler(ScriptedBackend::default());
     let first = fixture.permit().await;
     assert_eq!(first.details.held, None, "nothing else was in flight");
@@ -205,15 +205,15 @@ async fn calls_leave_one_by_one_until_the_published_limits_are_known_and_within_
     fixture.queued(4).await;
     drop(permit);
     fixture.queued(3).await;
-    assert!(fixture.backend.sizes.lock().unwrap().is_empty(), "the first of them left alone");
+    assert!(fixture.backend.sizes.lock().unwrap().is_empty(), "the first of them left unbatched");
     let limits = PublishedLimits { items_max: Some(2), ..PublishedLimits::default() };
     *fixture.backend.limits.lock().unwrap() = Some(LimitsLookUp::Known(Some(limits)));
     let mut outcomes = Vec::new();
     for call in waiting {
         fixture.backend.release.notify_one();
-        // The permit of a call that left alone is released when it is dropped.
+        // The permit of a call that left unbatched is released when it is dropped.
         outcomes.push(match call.await.unwrap() {
-            SubmitOutcome::Alone(_) => 1,
+            SubmitOutcome::Unbatched(_) => 1,
             SubmitOutcome::Reply(_, details) => details.calls,
             other => panic!("expected an answer, got {other:?}"),
         });
@@ -231,7 +231,7 @@ async fn a_caller_that_leaves_the_queue_is_never_sent() {
     leaves.abort();
     fixture.queued(1).await;
     drop(permit);
-    assert!(matches!(stays.await.unwrap(), SubmitOutcome::Alone(_)));
+    assert!(matches!(stays.await.unwrap(), SubmitOutcome::Unbatched(_)));
     assert!(fixture.backend.sizes.lock().unwrap().is_empty());
 }
 
@@ -280,7 +280,7 @@ async fn a_panic_of_the_driver_fails_its_calls_and_serves_the_next() {
     fixture.queued(1).await;
     drop(fresh);
     assert!(
-        matches!(second.await.unwrap(), SubmitOutcome::Alone(_)),
+        matches!(second.await.unwrap(), SubmitOutcome::Unbatched(_)),
         "a slot of an earlier run is not released to the new run"
     );
 }
@@ -292,7 +292,7 @@ async fn three_panics_within_a_minute_fail_the_scheduler() {
         fixture.scheduler.handle.panic().await;
         if life < 2 {
             // A call that is served shows that the driver has restarted.
-            while !matches!(fixture.submit().await.unwrap(), SubmitOutcome::Alone(_)) {}
+            while !matches!(fixture.submit().await.unwrap(), SubmitOutcome::Unbatched(_)) {}
         }
     }
     fixture.scheduler.failed().await;

@@ -21,7 +21,6 @@ pub(super) struct DecisionRounds {
     last_busy: u64,
 }
 
-/// The arrival of a call in the queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QueueArrival {
     pub(super) at: Tick,

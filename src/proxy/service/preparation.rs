@@ -16,6 +16,7 @@ use super::super::{Proxy, RouteSettings, RoutingTable};
 use super::{CallArrival, await_unless_cancelled};
 use crate::backend::{CallPreparation, LimitsLookUp};
 use crate::batching::{CallOrigin, PriorityId, Tick};
+use crate::bounded_body::timeout_until;
 use crate::protocol::{Call, Endpoint, LimitsSource, MergeEligibility, UnmergeableReason};
 use crate::scheduler::Submission;
 use crate::telemetry::names::OverheadStage;
@@ -108,7 +109,7 @@ impl Proxy {
             scope: route.scope,
             priority,
             tenant_weight: table.tenant_weights.of(headers),
-            alone: reason.is_some(),
+            unbatched: reason.is_some(),
             origin: CallOrigin::Client,
             client: Some(arrival.client),
             batches_itself: batches_itself.map(|batches| batches && !table.names_protocol),
@@ -212,13 +213,8 @@ async fn await_preparation(
     deadline: Option<Instant>,
     cut: &CancellationToken,
 ) -> CallPreparation {
-    let in_time = pin!(async {
-        match deadline {
-            Some(at) => tokio::time::timeout_at(at, preparing).await.ok(),
-            None => Some(preparing.await),
-        }
-    });
-    await_unless_cancelled(cut, in_time).await.flatten().unwrap_or_default()
+    let in_time = pin!(timeout_until(deadline, preparing));
+    await_unless_cancelled(cut, in_time).await.and_then(Result::ok).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -17,7 +17,6 @@ use crate::body::Body;
 use crate::protocol::{Dialect, Endpoint, UnmergeableReason, UnrecognisedCall};
 use crate::telemetry::names::Outcome as CallOutcome;
 
-/// Routing decision for a call.
 pub(in super::super) enum CallRouting {
     /// The call is answered without reading its body.
     Answered(Response<Body>),

@@ -3,8 +3,8 @@
 
 use std::error::Error as _;
 use std::future::Future;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{Request, Response, Version};
@@ -20,14 +20,12 @@ use super::http1::{Http1Sender, spawn_http1};
 use super::permits::ConnectionPurpose;
 use super::{Http2, Inner, UpstreamTarget};
 use crate::body::Body;
+use crate::frames::PREFACE;
 use crate::memory::EvictedError;
 use crate::tls::{self, AlpnProtocols};
 
 /// Maximum time for a server to send its HTTP/2 SETTINGS.
 const PROBE_LIMIT: Duration = Duration::from_millis(250);
-/// Maximum number of idle HTTP/1 connections kept with `reuse: Always`, sufficient for the usual
-/// number of batches in flight.
-const REUSED_MAX: usize = 16;
 /// Interval and timeout of pings on a connection with calls in flight, so that a lost peer is
 /// detected. The values equal those of the downstream side.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
@@ -39,81 +37,104 @@ const WINDOW: u32 = 4 << 20;
 /// The sender for calls on one HTTP/2 connection.
 pub(super) type Http2Sender = http2::SendRequest<Body>;
 
-/// Upstream connections that batches share.
+/// Upstream connections that are used again: for batches, or for the concurrent calls of one HTTP/2
+/// client.
 #[derive(Debug)]
-pub(super) struct SharedConnections {
-    http2: AtomicBool,
+pub(super) struct ReusedConnections {
     h2: tokio::sync::Mutex<Option<Http2Sender>>,
-    reused: Mutex<Vec<Http1Sender>>,
+    /// Purpose of the HTTP/2 connection.
+    h2_purpose: ConnectionPurpose,
+    idle: Mutex<Vec<Http1Sender>>,
+    idle_max: usize,
 }
 
-// === impl SharedConnections ===
+// === impl ReusedConnections ===
 
-impl SharedConnections {
-    pub(super) fn new(http2: Http2) -> Self {
-        Self {
-            http2: AtomicBool::new(http2 == Http2::Always),
-            h2: tokio::sync::Mutex::new(None),
-            reused: Mutex::new(Vec::new()),
+impl ReusedConnections {
+    /// Creates the state without any connection.
+    pub(super) fn new(h2_purpose: ConnectionPurpose, idle_max: usize) -> Self {
+        Self { h2: tokio::sync::Mutex::default(), h2_purpose, idle: Mutex::default(), idle_max }
+    }
+
+    /// Returns the HTTP/2 connection, which is opened if there is none.
+    pub(super) async fn http2(&self, inner: &Arc<Inner>) -> Result<Http2Sender, SendError> {
+        let mut shared = self.h2.lock().await;
+        if let Some(h2) = shared.as_ref().filter(|h2| !h2.is_closed()) {
+            return Ok(h2.clone());
+        }
+        let fresh = inner.open_http2(&self.h2_purpose).await?;
+        Ok(shared.insert(fresh).clone())
+    }
+
+    /// Drops the HTTP/2 connection.
+    pub(super) async fn forget_http2(&self) {
+        self.h2.lock().await.take();
+    }
+
+    /// Sends a call on the HTTP/2 connection.
+    pub(super) async fn send_http2(
+        &self,
+        inner: &Arc<Inner>,
+        mut h2: Http2Sender,
+        request: Request<Body>,
+    ) -> Result<Response<Incoming>, SendError> {
+        match h2.try_send_request(to_http2(request, &inner.config.target)).await {
+            Ok(response) => Ok(response),
+            // The server closed the connection (GOAWAY) before anything was written, so a fresh
+            // connection carries the call.
+            Err(mut error) => {
+                let request = error.take_message().ok_or_else(|| inner.classify_error(error.error()))?;
+                self.forget_http2().await;
+                let mut fresh = self.http2(inner).await?;
+                fresh.send_request(request).await.map_err(|error| inner.classify_error(&error))
+            }
         }
     }
 
-    pub(super) fn set_http2(&self, speaks: bool) {
-        self.http2.store(speaks, Ordering::Relaxed);
+    /// Takes an idle HTTP/1 connection that is open and has nothing in flight.
+    pub(super) fn take_idle(&self) -> Option<Http1Sender> {
+        let mut idle = self.idle.lock().ok()?;
+        idle.retain(|sender| !sender.is_closed());
+        let ready = idle.iter().position(Http1Sender::is_ready)?;
+        Some(idle.remove(ready))
     }
 
-    pub(super) fn speaks_http2(&self) -> bool {
-        self.http2.load(Ordering::Relaxed)
+    /// Keeps an HTTP/1 connection for later calls.
+    pub(super) fn keep(&self, sender: Http1Sender) {
+        if let Ok(mut idle) = self.idle.lock()
+            && idle.len() < self.idle_max
+        {
+            idle.push(sender);
+        }
     }
 }
 
 // === impl Inner ===
 
 impl Inner {
-    /// Sends a shared call, in HTTP/2 if the server supports it.
+    /// Sends a call on a connection that is not pinned to a client: HTTP/2 if the caller allows it
+    /// (`http2`) and the server supports it, a fresh HTTP/1 connection, or a reused one if the
+    /// configuration allows it.
     pub(super) async fn send(
-        self: &std::sync::Arc<Self>,
-        request: Request<Body>,
-    ) -> Result<Response<Incoming>, SendError> {
-        self.send_as(request, true).await
-    }
-
-    /// Sends a call on a connection that is not pinned to a client: HTTP/2, a fresh HTTP/1
-    /// connection, or a reused one if the configuration allows it.
-    pub(super) async fn send_as(
-        self: &std::sync::Arc<Self>,
-        request: Request<Body>,
+        self: &Arc<Self>,
+        mut request: Request<Body>,
         http2: bool,
     ) -> Result<Response<Incoming>, SendError> {
         // Such a call has no form in HTTP/1, so the probe must not be late.
         if request.version() == Version::HTTP_2 {
             self.probe_http2().await;
         }
-        if self.config.http2 == Http2::Always || (http2 && self.shared.speaks_http2()) {
-            let connection = match self.shared_h2().await {
+        if self.config.http2 == Http2::Always || (http2 && self.speaks_http2.load(Ordering::Relaxed)) {
+            match self.shared.http2(self).await {
                 // The server supports only HTTP/1 now.
-                Err(SendError::NotHttp2) => None,
-                found => Some(found?),
-            };
-            if let Some(mut h2) = connection {
-                return match h2.try_send_request(to_http2(request, &self.config.target)).await {
-                    Ok(response) => Ok(response),
-                    // The server closed the connection (GOAWAY) before anything was written, so a
-                    // fresh connection carries the call.
-                    Err(mut error) => {
-                        let request = error.take_message().ok_or_else(|| self.classify_error(error.error()))?;
-                        self.forget_h2().await;
-                        let mut fresh = self.shared_h2().await?;
-                        fresh.send_request(request).await.map_err(|error| self.classify_error(&error))
-                    }
-                };
+                Err(SendError::NotHttp2) => {}
+                found => return self.shared.send_http2(self, found?, request).await,
             }
         }
-        let mut request = request;
-        if let Some(mut sender) = if self.config.reuse { self.take_reused() } else { None } {
+        if let Some(mut sender) = self.shared.take_idle() {
             match sender.try_send_request(request).await {
                 Ok(response) => {
-                    self.keep_reused(sender);
+                    self.shared.keep(sender);
                     return Ok(response);
                 }
                 // The connection was closed before anything was written, so a fresh one may carry
@@ -123,61 +144,18 @@ impl Inner {
         }
         let mut sender = self.open_http1(&ConnectionPurpose::Batch).await?;
         let response = sender.send_request(request).await.map_err(|error| self.classify_error(&error))?;
-        if self.config.reuse {
-            self.keep_reused(sender);
-        }
+        self.shared.keep(sender);
         Ok(response)
     }
 
-    fn keep_reused(&self, sender: Http1Sender) {
-        if let Ok(mut reused) = self.shared.reused.lock()
-            && reused.len() < REUSED_MAX
-        {
-            reused.push(sender);
-        }
-    }
-
-    /// Takes a reused connection that is open and has nothing in flight.
-    fn take_reused(&self) -> Option<Http1Sender> {
-        let mut reused = self.shared.reused.lock().ok()?;
-        reused.retain(|sender| !sender.is_closed());
-        let ready = reused.iter().position(Http1Sender::is_ready)?;
-        Some(reused.swap_remove(ready))
-    }
-
-    /// Drops the shared HTTP/2 connection.
-    pub(super) async fn forget_h2(&self) {
-        self.shared.h2.lock().await.take();
-    }
-
-    async fn shared_h2(self: &std::sync::Arc<Self>) -> Result<Http2Sender, SendError> {
-        let mut shared = self.shared.h2.lock().await;
-        if let Some(h2) = shared.as_ref()
-            && !h2.is_closed()
-        {
-            return Ok(h2.clone());
-        }
-        let fresh = self.open_http2(&ConnectionPurpose::Batch).await?;
-        *shared = Some(fresh.clone());
-        Ok(fresh)
-    }
-
-    /// Opens an HTTP/1 connection.
-    pub(super) async fn open_http1(
-        self: &std::sync::Arc<Self>,
-        purpose: &ConnectionPurpose,
-    ) -> Result<Http1Sender, SendError> {
+    pub(super) async fn open_http1(self: &Arc<Self>, purpose: &ConnectionPurpose) -> Result<Http1Sender, SendError> {
         // Boxed because the future of a connect is large, and most calls need none.
         let connecting = Box::pin(self.connect_for(purpose, AlpnProtocols::Http1));
         let io = connecting.await.map_err(|error| SendError::from_connect_error(&error))?;
         spawn_http1(io).await
     }
 
-    /// Opens an HTTP/2 connection.
-    pub(super) async fn open_http2(
-        self: &std::sync::Arc<Self>,
-        purpose: &ConnectionPurpose,
-    ) -> Result<Http2Sender, SendError> {
+    async fn open_http2(self: &Arc<Self>, purpose: &ConnectionPurpose) -> Result<Http2Sender, SendError> {
         let always = self.config.http2 == Http2::Always;
         let speak = if always { AlpnProtocols::Http2 } else { AlpnProtocols::Either };
         let io =
@@ -185,7 +163,7 @@ impl Inner {
         // With TLS, the server negotiates the version on every connection. A server without ALPN
         // uses HTTP/1, unless the configuration requires HTTP/2.
         if self.connector.negotiates_alpn() && io.negotiated_http2() != Some(true) && !always {
-            self.shared.set_http2(false);
+            self.speaks_http2.store(false, Ordering::Relaxed);
             return Err(SendError::NotHttp2);
         }
         spawn_http2(io).await
@@ -259,7 +237,7 @@ pub(super) async fn spawn_http2(io: UpstreamIo) -> Result<Http2Sender, SendError
 
 /// Converts a request to HTTP/2, which requires scheme and authority in the target and no `Host`
 /// beside it.
-pub(super) fn to_http2(mut request: Request<Body>, target: &UpstreamTarget) -> Request<Body> {
+fn to_http2(mut request: Request<Body>, target: &UpstreamTarget) -> Request<Body> {
     let (scheme, authority) = (target.scheme(), target.authority());
     let host = request.headers_mut().remove(http::header::HOST);
     let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or(&authority);
@@ -285,7 +263,7 @@ pub(super) async fn probe_http2(connector: &Connector) -> bool {
             return (io.negotiated_http2() == Some(true)).then_some(());
         }
         let empty_settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
-        io.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.ok()?;
+        io.write_all(PREFACE).await.ok()?;
         io.write_all(&empty_settings).await.ok()?;
         let mut head = [0_u8; 9];
         io.read_exact(&mut head).await.ok()?;

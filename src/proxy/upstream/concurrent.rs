@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use super::client::{Http2Sender, connect_or_evicted, mark_connected, to_http2};
+use super::client::{connect_or_evicted, mark_connected};
 use super::failure::SendError;
 use super::head::{frame, prepare_upstream_head, requested_upgrade};
 use super::lane::PinnedUpstream;
@@ -50,7 +50,7 @@ pub(super) async fn forward(lane: Arc<PinnedUpstream>, mut request: Request<Body
     headers::strip_hop_by_hop(&mut head.headers);
     head.version = if version == Version::HTTP_2 { Version::HTTP_2 } else { Version::HTTP_11 };
     head.extensions.clear();
-    Ok(Response::from_parts(head, Body::from(incoming).with_idle_timeout(limit, Some(moved))))
+    Ok(Response::from_parts(head, Body::stream(incoming).with_idle_timeout(limit, Some(moved))))
 }
 
 /// Relays bytes in both directions after a switch of protocols.
@@ -74,7 +74,7 @@ impl PinnedUpstream {
             match connect_or_evicted(&mut request, self.connections.http2(&self.inner)).await {
                 // The server supports only HTTP/1 now.
                 Err(SendError::NotHttp2) => {}
-                found => return self.send_h2(found?, mark_connected(request)).await,
+                found => return self.connections.send_http2(&self.inner, found?, mark_connected(request)).await,
             }
         }
         // A call that switches protocols takes over its connection.
@@ -98,24 +98,10 @@ impl PinnedUpstream {
                 },
             },
         };
-        let mut sender = connect_or_evicted(&mut request, self.inner.open_http1(&self.connections.purpose())).await?;
+        let purpose = ConnectionPurpose::Http2Client(self.open.clone());
+        let mut sender = connect_or_evicted(&mut request, self.inner.open_http1(&purpose)).await?;
         let response = sender.send_request(request).await.map_err(|error| self.inner.classify_error(&error))?;
         self.connections.keep(sender);
         Ok(response)
-    }
-
-    async fn send_h2(&self, mut h2: Http2Sender, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
-        let request = to_http2(request, &self.inner.config.target);
-        match h2.try_send_request(request).await {
-            Ok(response) => Ok(response),
-            // The server closed the connection (GOAWAY) before anything was written, so a fresh
-            // connection carries the call.
-            Err(mut error) => {
-                let request = error.take_message().ok_or_else(|| self.inner.classify_error(error.error()))?;
-                self.connections.forget_http2().await;
-                let mut fresh = self.connections.http2(&self.inner).await?;
-                fresh.send_request(request).await.map_err(|error| self.inner.classify_error(&error))
-            }
-        }
     }
 }

@@ -51,7 +51,6 @@ pub enum UpstreamTarget {
     Tcp {
         /// Host name or literal address, without brackets.
         host: String,
-        /// The port.
         port: u16,
         /// `true` for `https`.
         tls: bool,

@@ -1,40 +1,26 @@
 //! Sends a recognised call to the upstream and reads its response, within limits of time, size and
 //! rate.
 
-use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode, response};
+use http::{Request, Response, response};
 use hyper::body::Incoming;
-use tokio::time::error::Elapsed;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::Inner;
+use crate::backend::BufferedReply;
 use crate::body::Body;
-use crate::bounded_body::{MinRate, ReadLimits, ReadResult, StopReason, read_bounded};
+use crate::bounded_body::{MinRate, ReadLimits, ReadResult, StopReason, read_bounded, timeout_until};
 use crate::clock::Clock;
 use crate::error::FailureKind;
-use crate::memory::BufferGuard;
+use crate::protocol::Reply;
 use crate::protocol::headers::is_event_stream;
 
-/// A complete response.
-#[derive(Debug)]
-pub(super) struct UpstreamResponse {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    pub(super) body: Bytes,
-    pub(super) trailers: Option<HeaderMap>,
-    /// Reservation of the response in the buffer budget.
-    pub(super) held: BufferGuard,
-}
-
-/// The response to an unbatched call.
 #[derive(Debug)]
 pub(super) enum UnbatchedResponse {
-    Whole(UpstreamResponse),
+    Whole(BufferedReply),
     /// A stream of events, or a response that is too large to be buffered: the part that was read,
     /// followed by the rest as it arrives.
     Streamed(Response<Body>),
@@ -60,7 +46,7 @@ impl Inner {
         self: &Arc<Self>,
         request: Request<Body>,
         limit: Option<Duration>,
-    ) -> Result<UpstreamResponse, FailureKind> {
+    ) -> Result<BufferedReply, FailureKind> {
         let pending = self.begin(request, limit).await?;
         let bounds = self.bounds(pending.until);
         self.read_whole(pending, bounds).await
@@ -72,19 +58,20 @@ impl Inner {
         &self,
         pending: PendingResponse,
         floor: MinRate,
-    ) -> Result<UpstreamResponse, FailureKind> {
+    ) -> Result<BufferedReply, FailureKind> {
         let max = self.config.answer_bytes_max.min(self.buffers.shared_answer_max());
         let bounds = ReadLimits { max, floor: Some(floor), is_copied: true, ..self.bounds(pending.until) };
         self.read_whole(pending, bounds).await
     }
 
     /// Reads the complete body of a response.
-    async fn read_whole(&self, pending: PendingResponse, bounds: ReadLimits) -> Result<UpstreamResponse, FailureKind> {
+    async fn read_whole(&self, pending: PendingResponse, bounds: ReadLimits) -> Result<BufferedReply, FailureKind> {
         let PendingResponse { head, mut body, .. } = pending;
         match read_bounded(&mut body, bounds, self.buffers.empty_for_answer()).await {
             ReadResult::Whole { bytes, trailers, held } => {
                 self.identity.on_response(&head.headers);
-                Ok(UpstreamResponse { status: head.status, headers: head.headers, body: bytes, trailers, held })
+                let reply = Reply { status: head.status, headers: head.headers, body: bytes, trailers };
+                Ok(BufferedReply { reply, held })
             }
             ReadResult::Stopped { reason, .. } => Err(reason.response_failure()),
         }
@@ -106,8 +93,8 @@ impl Inner {
         }
         match read_bounded(&mut body, self.bounds(until), self.buffers.empty_for_answer()).await {
             ReadResult::Whole { bytes, trailers, held } => {
-                let response::Parts { status, headers, .. } = head;
-                Ok(UnbatchedResponse::Whole(UpstreamResponse { status, headers, body: bytes, trailers, held }))
+                let reply = Reply { status: head.status, headers: head.headers, body: bytes, trailers };
+                Ok(UnbatchedResponse::Whole(BufferedReply { reply, held }))
             }
             ReadResult::Stopped { reason: StopReason::TooLarge | StopReason::BuffersFull, read, held } => {
                 let body = body.with_prefix(read, held).with_idle_timeout(self.config.body_idle_timeout, None);
@@ -126,10 +113,10 @@ impl Inner {
         let clock: Clock = self.clock;
         let sent = clock.now();
         let until = limit.map(|limit| clock.instant(sent.after(limit)));
-        let response = match timeout_if(until, pin!(self.send(request))).await {
+        let response = match timeout_until(until, pin!(self.send(request, true))).await {
             Err(_) => {
                 // A peer that vanished shows no other sign. The next call opens a new connection.
-                self.forget_h2().await;
+                self.shared.forget_http2().await;
                 return Err(FailureKind::UpstreamTimeout);
             }
             Ok(Err(error)) => return Err(error.kind()),
@@ -144,13 +131,5 @@ impl Inner {
         let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
         let idle = self.config.body_idle_timeout;
         ReadLimits { until, ..ReadLimits::new(max, idle) }
-    }
-}
-
-/// Awaits `work`, until the given instant if there is one.
-async fn timeout_if<T>(until: Option<Instant>, work: impl Future<Output = T>) -> Result<T, Elapsed> {
-    match until {
-        Some(until) => timeout_at(until, work).await,
-        None => Ok(work.await),
     }
 }

@@ -148,7 +148,7 @@ impl PinnedUpstream {
         *response.version_mut() = Version::HTTP_11;
         response.extensions_mut().clear();
         let limit = self.inner.config.pass_through_idle_timeout;
-        response.map(|body| Body::from(body).with_idle_timeout(limit, Some(self.wire.moved())))
+        response.map(|body| Body::stream(body).with_idle_timeout(limit, Some(self.wire.moved())))
     }
 }
 
@@ -160,11 +160,11 @@ async fn forward_unbatched(inner: Arc<Inner>, mut request: Request<Body>) -> Res
     }
     prepare_upstream_head(&mut request, None);
     frame(&mut request);
-    let response = inner.send_as(request, version == Version::HTTP_2).await;
+    let response = inner.send(request, version == Version::HTTP_2).await;
     let (mut head, incoming) = response.map_err(SendError::failure)?.into_parts();
     inner.identity.on_client_response(&head.headers, inner.health.recovery_count());
     headers::strip_hop_by_hop(&mut head.headers);
     head.version = if version == Version::HTTP_2 { Version::HTTP_2 } else { Version::HTTP_11 };
     head.extensions.clear();
-    Ok(Response::from_parts(head, Body::from(incoming)))
+    Ok(Response::from_parts(head, Body::stream(incoming)))
 }

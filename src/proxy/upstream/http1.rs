@@ -82,7 +82,6 @@ impl Http1Sender {
         self.sender.try_send_request(request)
     }
 
-    /// Sends a call.
     pub(super) async fn send_request(&mut self, request: Request<Body>) -> hyper::Result<Response<Incoming>> {
         self.try_send_request(request).await.map_err(TrySendError::into_error)
     }

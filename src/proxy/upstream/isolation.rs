@@ -45,7 +45,6 @@ pub(super) struct Isolation<'a> {
     slow: FuturesUnordered<BoxFuture<'a, MemberResponse>>,
 }
 
-/// A member and its own response.
 type MemberResponse = (usize, Result<UnbatchedResponse, FailureKind>);
 
 /// The replies to the members of a smaller batch, collected until its call has ended, because slow
@@ -228,13 +227,13 @@ impl<'a> Isolation<'a> {
 /// is recorded but never refused. A smaller batch is made only if the budget allows it.
 fn take_replay(inner: &Inner, part: &MemberRange) -> bool {
     let now = inner.clock.now();
-    let is_lone = part.len() == 1;
+    let is_single = part.len() == 1;
     match inner.budget.lock() {
-        Ok(mut budget) if is_lone => {
+        Ok(mut budget) if is_single => {
             budget.record_replay(now);
             true
         }
         Ok(mut budget) => budget.try_take_replay(now),
-        Err(_) => is_lone,
+        Err(_) => is_single,
     }
 }

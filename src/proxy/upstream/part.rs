@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{Request, Response, Version};
 
 use super::Inner;
-use super::exchange::{PendingResponse, UnbatchedResponse, UpstreamResponse};
+use super::exchange::{PendingResponse, UnbatchedResponse};
 use super::head::prepare_upstream_head;
 use super::part_result::{
     PartResult, judge_error_status, judge_failure, judge_mismatch, judge_too_large, report_mismatch,
@@ -66,7 +66,7 @@ pub(super) async fn try_part(
         Ok(answer) => answer,
         Err(kind) => return judge_failure(endpoint, kind),
     };
-    let UpstreamResponse { status, headers, body, trailers, held } = answer;
+    let BufferedReply { reply: Reply { status, headers, body, trailers }, held } = answer;
     let (status, body) = endpoint.response_status(status, (&headers, trailers.as_ref()), &body);
     let shared = BatchResponse { status, headers: &headers, body: &body };
     // Servers may report a lack of memory with 503. It is then caused by the size of this batch
@@ -152,17 +152,15 @@ pub(super) fn deliver_unbatched(
             outputs.deliver_streamed(member, streams.hold(call, Response::from_parts(head, body)));
             is_answered
         }
-        Ok(UnbatchedResponse::Whole(answer)) => {
-            let heads = (&answer.headers, answer.trailers.as_ref());
-            let (status, body) = request.endpoint.response_status(answer.status, heads, &answer.body);
-            let unbatched = BatchResponse { status, headers: &answer.headers, body: &body };
+        Ok(UnbatchedResponse::Whole(BufferedReply { mut reply, held })) => {
+            let heads = (&reply.headers, reply.trailers.as_ref());
+            let (status, body) = request.endpoint.response_status(reply.status, heads, &reply.body);
+            let unbatched = BatchResponse { status, headers: &reply.headers, body: &body };
             request.endpoint.observe_unbatched(call, unbatched, &inner.evidence);
-            let mut headers = answer.headers;
-            headers::strip_hop_by_hop(&mut headers);
+            headers::strip_hop_by_hop(&mut reply.headers);
             // The framing is generated again, with the actual length of the body.
-            headers.remove(http::header::CONTENT_LENGTH);
-            let reply = Reply { status: answer.status, headers, body: answer.body, trailers: answer.trailers };
-            outputs.deliver(member, Ok(BufferedReply { reply, held: answer.held }));
+            reply.headers.remove(http::header::CONTENT_LENGTH);
+            outputs.deliver(member, Ok(BufferedReply { reply, held }));
             status.is_success()
         }
         Err(kind) => {
@@ -187,7 +185,6 @@ fn original_request(call: &Call) -> Option<Request<Body>> {
     Some(request)
 }
 
-/// Answers all members of a part with a failure.
 pub(super) fn fail_part(outputs: &mut dyn BatchOutputs, part: MemberRange, kind: FailureKind) {
     for member in part {
         outputs.deliver(member, Err(kind.into()));
@@ -202,7 +199,6 @@ pub(super) fn deliver_all(outputs: &mut dyn BatchOutputs, part: MemberRange, rep
     }
 }
 
-/// Returns the HTTP request of a shared call.
 fn to_http(sent: &SharedRequest) -> Option<Request<Body>> {
     let builder = Request::builder().method(&sent.method).uri(&sent.target).version(sent.version);
     let mut request = builder.body(Body::full(sent.body.clone())).ok()?;

@@ -29,7 +29,6 @@ const WAIT_MAX: Duration = Duration::from_millis(500);
 /// Number of waits before a call is refused. Each begins with an eviction, so that uploads which
 /// stalled during the first wait are evicted for the second.
 const WAITS_MAX: u32 = 2;
-/// Number of purposes.
 const PURPOSES: usize = 3;
 /// Index of the purpose `Http2Client`.
 const HTTP2_CLIENT: usize = 1;
@@ -57,7 +56,6 @@ const LARGE_READS_DIVISOR: usize = 8;
 /// 16 KiB therefore keep it within `memory::UPSTREAM`.
 const CROWDED_READ_MAX: usize = (16 << 10) - 1;
 
-/// Purpose of a connection.
 #[derive(Debug, Clone)]
 pub(super) enum ConnectionPurpose {
     /// A batch or an unbatched call.
@@ -98,7 +96,6 @@ struct WaitingCall<'a>(&'a PermitState);
 #[derive(Debug)]
 pub(super) struct UpstreamPermit {
     permits: UpstreamPermits,
-    /// Index of the purpose.
     index: usize,
     /// Number of open upstream connections of the HTTP/2 client, which the permit decreases on
     /// drop.

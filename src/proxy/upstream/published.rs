@@ -12,7 +12,7 @@ use super::Inner;
 use crate::backend::LimitsLookUp;
 use crate::batching::Tick;
 use crate::body::Body;
-use crate::protocol::{LimitsSource, PublishedLimits, parse_info_model};
+use crate::protocol::{LimitsSource, PublishedLimits, Reply, parse_info_model};
 
 /// Maximum time to wait for the response.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(1);
@@ -35,7 +35,6 @@ const RUNNING_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct LimitsCache(Mutex<LookUpStates>);
 
-/// States of the look-ups.
 #[derive(Debug, Default)]
 struct LookUpStates(HashMap<LimitsSource, LookUpState>);
 
@@ -54,7 +53,6 @@ struct LookUpState {
     retry_at: Tick,
 }
 
-/// Result of one look-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LookUpResult {
     /// A conclusive response.
@@ -194,14 +192,15 @@ impl LookUp {
         let Ok(answer) = self.inner.exchange(request, Some(LOOK_UP_LIMIT)).await else {
             return LookUpResult::Failed;
         };
-        let status = self.source.response_status(answer.status, &answer.headers, answer.trailers.as_ref());
+        let Reply { status, headers, body, trailers } = &answer.reply;
+        let status = self.source.response_status(*status, headers, trailers.as_ref());
         if status.is_success()
             && self.source == LimitsSource::Info
-            && let Some(model) = parse_info_model(&answer.body)
+            && let Some(model) = parse_info_model(body)
         {
             self.inner.identity.on_published_model(&model);
         }
-        judge_response(&self.source, status, &answer.body)
+        judge_response(&self.source, status, body)
     }
 }
 

@@ -46,7 +46,6 @@ pub(super) struct Reachability {
     last_tls_error: Mutex<Option<TlsFailure>>,
 }
 
-/// Times of the latest connects.
 #[derive(Debug, Default)]
 struct ConnectTimes {
     accepted_at: Tick,
@@ -234,7 +233,7 @@ impl Inner {
             return true;
         }
         self.probe_http2().await;
-        self.shared.speaks_http2()
+        self.speaks_http2.load(Ordering::Relaxed)
     }
 
     /// Determines whether the server supports HTTP/2. The probe runs once, and again after the
@@ -249,7 +248,7 @@ impl Inner {
         }
         let speaks = super::client::probe_http2(&self.connector).await;
         tracing::debug!(speaks, "probed the upstream for HTTP/2");
-        self.shared.set_http2(speaks);
+        self.speaks_http2.store(speaks, Ordering::Relaxed);
         self.health.http2_probed.store(true, Ordering::Relaxed);
     }
 }

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
+use super::machine::proc_bytes;
+
 /// Returns the resident anonymous memory in bytes (`RssAnon` of `proc_pid_status(5)`), under a root
 /// that is `/` except in tests. `None` if the kernel does not report it.
 #[must_use]
 pub fn anonymous_bytes(root: &Path) -> Option<u64> {
-    let status = std::fs::read_to_string(root.join("proc/self/status")).ok()?;
-    let value = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
-    value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    proc_bytes(&std::fs::read_to_string(root.join("proc/self/status")).ok()?, "RssAnon:")
 }
 
 #[cfg(test)]

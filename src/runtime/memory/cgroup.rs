@@ -15,19 +15,34 @@ pub struct ControlGroup {
     /// The group's own folder. Usage is read from it and not from an ancestor, which includes other
     /// processes.
     folder: PathBuf,
-    version: CgroupVersion,
+    names: &'static CgroupNames,
     /// Memory limit in bytes.
     limit: u64,
     /// Memory of a model that the process executes, in bytes; 0 for none.
     model: u64,
 }
 
-/// Version of the interface of control groups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CgroupVersion {
-    One,
-    Two,
+/// Names of files, and of counters in `memory.stat`, in one version of control groups.
+#[derive(Debug, PartialEq, Eq)]
+struct CgroupNames {
+    limit_file: &'static str,
+    usage_file: &'static str,
+    inactive_file: &'static str,
+    active_file: &'static str,
 }
+
+const VERSION_1: CgroupNames = CgroupNames {
+    limit_file: "memory.limit_in_bytes",
+    usage_file: "memory.usage_in_bytes",
+    inactive_file: "total_inactive_file",
+    active_file: "total_active_file",
+};
+const VERSION_2: CgroupNames = CgroupNames {
+    limit_file: "memory.max",
+    usage_file: "memory.current",
+    inactive_file: "inactive_file",
+    active_file: "active_file",
+};
 
 // === impl ControlGroup ===
 
@@ -44,27 +59,25 @@ impl ControlGroup {
                 // `0::/path` is version 2, `4:memory:/path` is version 1.
                 let mut parts = line.splitn(3, ':');
                 let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-                let (base, version) = match controllers {
-                    "" => (mount.clone(), CgroupVersion::Two),
-                    names if names.split(',').any(|name| name == "memory") => {
-                        (mount.join("memory"), CgroupVersion::One)
-                    }
+                let (base, names) = match controllers {
+                    "" => (mount.clone(), &VERSION_2),
+                    listed if listed.split(',').any(|name| name == "memory") => (mount.join("memory"), &VERSION_1),
                     _ => return None,
                 };
-                Self::find_smallest_limit(&base, path.trim_start_matches('/'), version)
+                Self::find_smallest_limit(&base, path.trim_start_matches('/'), names)
             })
             .min_by_key(|group| group.limit)
     }
 
     /// Finds the smallest limit from a group up to the mount. In a container the path may be that
     /// of the host and not exist here; the mount is then the group itself.
-    fn find_smallest_limit(base: &Path, path: &str, version: CgroupVersion) -> Option<Self> {
+    fn find_smallest_limit(base: &Path, path: &str, names: &'static CgroupNames) -> Option<Self> {
         let path = base.join(path);
         let groups = || path.ancestors().take_while(|folder| folder.starts_with(base));
-        let limits = groups().filter_map(|folder| read_number(&folder.join(version.limit_file())));
+        let limits = groups().filter_map(|folder| read_number(&folder.join(names.limit_file)));
         let limit = limits.filter(|bytes| *bytes < UNLIMITED).min()?;
         let folder = groups().find(|folder| folder.exists())?.to_owned();
-        Some(Self { folder, version, limit, model: 0 })
+        Some(Self { folder, names, limit, model: 0 })
     }
 
     /// Returns the group without the memory of a model: limit and usage are those of the rest of the
@@ -88,47 +101,15 @@ impl ControlGroup {
     /// by the kubelet. `None` if the kernel does not report it.
     #[must_use]
     pub fn usage(&self) -> Option<u64> {
-        let used = read_number(&self.folder.join(self.version.usage_file()))?;
+        let used = read_number(&self.folder.join(self.names.usage_file))?;
         let stat = std::fs::read_to_string(self.folder.join("memory.stat")).unwrap_or_default();
         let pages = |wanted: &str| -> u64 {
             let find = |line: &str| line.split_once(' ').filter(|(name, _)| *name == wanted)?.1.parse().ok();
             stat.lines().find_map(find).unwrap_or(0)
         };
-        let active = if self.model == 0 { 0 } else { pages(self.version.active_file()) };
-        let reclaimable = pages(self.version.inactive_file()).saturating_add(active);
+        let active = if self.model == 0 { 0 } else { pages(self.names.active_file) };
+        let reclaimable = pages(self.names.inactive_file).saturating_add(active);
         Some(used.saturating_sub(reclaimable).saturating_sub(self.model))
-    }
-}
-
-// === impl CgroupVersion ===
-
-impl CgroupVersion {
-    const fn limit_file(self) -> &'static str {
-        match self {
-            Self::One => "memory.limit_in_bytes",
-            Self::Two => "memory.max",
-        }
-    }
-
-    const fn usage_file(self) -> &'static str {
-        match self {
-            Self::One => "memory.usage_in_bytes",
-            Self::Two => "memory.current",
-        }
-    }
-
-    const fn inactive_file(self) -> &'static str {
-        match self {
-            Self::One => "total_inactive_file",
-            Self::Two => "inactive_file",
-        }
-    }
-
-    const fn active_file(self) -> &'static str {
-        match self {
-            Self::One => "total_active_file",
-            Self::Two => "active_file",
-        }
     }
 }
 

@@ -19,7 +19,7 @@ const SLOW_RATE: u64 = 10 << 10;
 pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The bytes of a registered guard, and the waker of its owner.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct GuardState {
     /// Number of bytes held; zero after the eviction.
     pub(super) bytes: AtomicUsize,

@@ -23,7 +23,7 @@ impl MachineMemory {
     pub fn read(root: &Path) -> Self {
         let text = std::fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
         let limit = ControlGroup::find(root).map(|group| group.limit());
-        Self { total: meminfo_bytes(&text, "MemTotal:"), available: meminfo_bytes(&text, "MemAvailable:"), limit }
+        Self { total: proc_bytes(&text, "MemTotal:"), available: proc_bytes(&text, "MemAvailable:"), limit }
     }
 
     /// Returns the memory that this process can take now: what is available, or the limit.
@@ -40,8 +40,8 @@ impl MachineMemory {
     }
 }
 
-/// Returns a value of `/proc/meminfo`, whose unit is KiB (`proc_meminfo(5)`).
-fn meminfo_bytes(text: &str, name: &str) -> Option<u64> {
+/// Returns a value in a file of `/proc`, whose unit is KiB (`proc_meminfo(5)`).
+pub(super) fn proc_bytes(text: &str, name: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(name))?;
     value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
@@ -53,9 +53,9 @@ mod tests {
     #[test]
     fn memory_is_read_in_kibibytes() {
         let text = "MemTotal:       16384256 kB\nMemFree:  1 kB\nMemAvailable:    8192 kB\nHugePages_Total:       0\n";
-        assert_eq!(meminfo_bytes(text, "MemTotal:"), Some(16_384_256 * 1024));
-        assert_eq!(meminfo_bytes(text, "MemAvailable:"), Some(8 << 20));
-        assert_eq!((meminfo_bytes(text, "HugePages_Total:"), meminfo_bytes("", "MemTotal:")), (None, None));
+        assert_eq!(proc_bytes(text, "MemTotal:"), Some(16_384_256 * 1024));
+        assert_eq!(proc_bytes(text, "MemAvailable:"), Some(8 << 20));
+        assert_eq!((proc_bytes(text, "HugePages_Total:"), proc_bytes("", "MemTotal:")), (None, None));
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl Metrics {
         self.stats.mismatches.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records a member of a batch that was to be sent alone as well.
+    /// Records a member of a batch that was to be sent unbatched as well.
     pub fn record_verification(&self, result: VerifyResult) {
         self.shared.process.verifications[result as usize].increment(1);
     }
@@ -104,13 +104,13 @@ impl Metrics {
 
     /// Sets the largest deadline shift of this port.
     pub fn set_deadline_shift(&self, shift: Duration) {
-        self.gauges.set_deadline_shift(shift);
+        self.gauges.series.deadline_shift.set(shift.as_secs_f64());
     }
 
     /// Sets the number of cost classes that are not merged because the server rejects their
     /// batches.
     pub fn set_merging_suspended(&self, classes: usize) {
-        self.gauges.set_merging_suspended(classes);
+        self.gauges.series.merging_suspended.set(to_f64(classes as u64));
     }
 
     /// Records the learned state of the core. `changes` is the number of upstream changes since the
@@ -122,7 +122,7 @@ impl Metrics {
 
     /// Records the time to solve a plan.
     pub fn record_plan_solved(&self, took: Duration) {
-        self.gauges.record_plan_solved(took);
+        self.gauges.series.plan_solve.record(took.as_secs_f64());
         self.shared.record_samples(1);
     }
 

@@ -20,7 +20,6 @@ pub enum MetricKind {
 /// One row of a table of metrics.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MetricRow {
-    /// Name in the exposition.
     pub(super) name: &'static str,
     pub(super) kind: MetricKind,
     /// Label names, comma-separated.

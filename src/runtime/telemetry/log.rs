@@ -11,7 +11,7 @@ use tracing::{Event, Subscriber};
 use tracing_subscriber::filter::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::reload;
@@ -36,17 +36,6 @@ pub struct LevelHandle {
     handle: Option<reload::Handle<EnvFilter, Registry>>,
 }
 
-#[derive(Debug, Clone)]
-struct LineWriterFactory(LossyWriter);
-
-impl<'a> MakeWriter<'a> for LineWriterFactory {
-    type Writer = LossyWriter;
-
-    fn make_writer(&'a self) -> Self::Writer {
-        self.0.clone()
-    }
-}
-
 /// Starts the log of the process. A second call changes nothing, and its handle has no effect.
 ///
 /// # Errors
@@ -54,7 +43,8 @@ impl<'a> MakeWriter<'a> for LineWriterFactory {
 pub fn init(format: LineFormat, level: &str) -> Result<(LevelHandle, LossyWriter), BoxError> {
     let writer = LossyWriter::start("log", std::io::stderr())?;
     let (filter, handle) = reload::Layer::new(parse_filter(level)?);
-    let lines = LineWriterFactory(writer.clone());
+    let shared = writer.clone();
+    let lines = move || shared.clone();
     let layer: Box<dyn tracing_subscriber::Layer<_> + Send + Sync> = match format {
         LineFormat::Json => Box::new(fmt::layer().event_format(JsonLines).with_writer(lines)),
         LineFormat::Pretty => Box::new(fmt::layer().with_writer(lines).with_ansi(std::io::stderr().is_terminal())),

@@ -2,7 +2,7 @@
 //! tables.
 //!
 //! A metric is one row of a table: `proxy_metrics` for the proxy, `controller_metrics` for the
-//! controller. The macro in `table` generates from it the variant, its properties, and the handles
+//! controller. A macro in `table` generates from it the variant, its properties, and the handles
 //! of its series.
 
 #[macro_use]

@@ -16,7 +16,7 @@ use crate::batching::{LearnedGauges, QueueGauges, Tick};
 pub(super) struct PortGauges {
     /// Value of the label `port`, if there is one.
     port: Option<String>,
-    series: SchedulerSeries,
+    pub(super) series: SchedulerSeries,
     /// Time since which the oldest queued call has waited, in nanoseconds of the clock;
     /// [`u64::MAX`] if the queue is empty.
     oldest: AtomicU64,
@@ -42,18 +42,6 @@ impl PortGauges {
     /// Sets a limit of this port, learned or published by its server.
     pub(super) fn set_limit(&self, recorder: &MetricRecorder, limit: &'static str, source: &'static str, value: f64) {
         recorder.port_gauge(Metric::Limit, &[limit.into(), source.into()], self.port.as_deref()).set(value);
-    }
-
-    pub(super) fn set_deadline_shift(&self, shift: Duration) {
-        self.series.deadline_shift.set(shift.as_secs_f64());
-    }
-
-    pub(super) fn set_merging_suspended(&self, classes: usize) {
-        self.series.merging_suspended.set(to_f64(classes as u64));
-    }
-
-    pub(super) fn record_plan_solved(&self, took: Duration) {
-        self.series.plan_solve.record(took.as_secs_f64());
     }
 
     pub(super) fn set_learned(&self, learned: &LearnedGauges, changes: u64) {

@@ -31,7 +31,6 @@ pub struct Metrics {
     pub(super) shared: Arc<MetricsShared>,
     /// Live counts for `/api/stats`, summed over all ports.
     pub stats: Arc<LiveCounts>,
-    /// Gauges of this port.
     pub(super) gauges: Arc<PortGauges>,
     /// Observer of this port's calls, in addition to the metrics.
     observer: OnceLock<Arc<dyn CallObserver>>,

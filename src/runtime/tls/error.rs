@@ -4,6 +4,8 @@ use std::io;
 
 use rustls::{AlertDescription, CertificateError, Error};
 
+use crate::telemetry::names::HandshakeResult;
+
 /// Alerts by which a server reports that the client certificate is missing or not accepted.
 const CLIENT_CERTIFICATE_ALERTS: [AlertDescription; 8] = [
     AlertDescription::CertificateRequired,
@@ -16,28 +18,14 @@ const CLIENT_CERTIFICATE_ALERTS: [AlertDescription; 8] = [
     AlertDescription::AccessDenied,
 ];
 
-/// Reason of a failed handshake with a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HandshakeFailure {
-    /// The client certificate is missing or not accepted.
-    Certificate,
-    /// The client rejected the handshake with an alert, often because it does not trust the server
-    /// certificate.
-    Refused,
-    /// The client closed the connection.
-    Left,
-    /// The two sides have no common protocol version or parameters.
-    Protocol,
-}
-
 /// Classifies the failure of a handshake with a client.
 #[must_use]
-pub fn classify(error: &io::Error) -> HandshakeFailure {
+pub fn classify(error: &io::Error) -> HandshakeResult {
     match as_tls_error(error) {
-        Some(Error::NoCertificatesPresented | Error::InvalidCertificate(_)) => HandshakeFailure::Certificate,
-        Some(Error::AlertReceived(_)) => HandshakeFailure::Refused,
-        Some(_) => HandshakeFailure::Protocol,
-        None => HandshakeFailure::Left,
+        Some(Error::NoCertificatesPresented | Error::InvalidCertificate(_)) => HandshakeResult::ClientCertificate,
+        Some(Error::AlertReceived(_)) => HandshakeResult::Refused,
+        Some(_) => HandshakeResult::Protocol,
+        None => HandshakeResult::Left,
     }
 }
 

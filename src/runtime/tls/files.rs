@@ -39,7 +39,6 @@ pub(super) fn digest(files: &[CertificateFile]) -> Digest {
 // === impl CertificateFile ===
 
 impl CertificateFile {
-    /// Reads a file completely.
     pub(super) fn read(key: &'static str, path: &Path) -> Result<Self, CertificateFileError> {
         let mut this = Self { key, path: path.display().to_string(), bytes: Vec::new() };
         let mut bytes = Vec::new();

@@ -19,12 +19,9 @@ struct DocumentsRequest {
     query: String,
     documents: Vec<RankDocument>,
     /// Maximum number of results; all by default.
-    #[serde(default)]
     top_n: Option<usize>,
-    #[serde(default)]
     return_documents: Option<bool>,
     /// `true` if a document that is too long is cut, which is the default of both APIs.
-    #[serde(default)]
     truncate: Option<bool>,
 }
 

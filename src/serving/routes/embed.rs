@@ -14,15 +14,10 @@ use crate::prepared::{InputSequence, PreparedCall, embeddings, to_json, wrong_ou
 struct EmbedRequest {
     inputs: TextInputs,
     /// `true` if embeddings are scaled to unit length, which is the default.
-    #[serde(default)]
     normalize: Option<bool>,
-    #[serde(default)]
     dimensions: Option<usize>,
-    #[serde(default)]
     truncate: Option<bool>,
-    #[serde(default)]
     truncation_direction: Option<TruncationSide>,
-    #[serde(default)]
     prompt_name: Option<String>,
 }
 

@@ -19,21 +19,14 @@ use crate::prepared::{PreparedCall, embeddings, to_json};
 #[derive(Deserialize)]
 struct EmbeddingsRequest {
     input: TextInputs,
-    #[serde(default)]
     dimensions: Option<usize>,
-    #[serde(default)]
     encoding_format: Option<EncodingFormat>,
     /// `true` if embeddings are scaled to unit length, which is the default.
-    #[serde(default)]
     normalize: Option<bool>,
-    #[serde(default)]
     truncate: Option<bool>,
-    #[serde(default)]
     truncation_direction: Option<TruncationSide>,
-    #[serde(default)]
     prompt_name: Option<String>,
     /// Purpose of the input, by which other servers select a prompt.
-    #[serde(default)]
     input_type: Option<IgnoredAny>,
 }
 

@@ -16,11 +16,8 @@ const FORMS: &str = "expected a string, a pair [string, string], or a list of [s
 #[derive(Deserialize)]
 struct PredictRequest {
     inputs: PredictInputs,
-    #[serde(default)]
     raw_scores: Option<bool>,
-    #[serde(default)]
     truncate: Option<bool>,
-    #[serde(default)]
     truncation_direction: Option<TruncationSide>,
 }
 

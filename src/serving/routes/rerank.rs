@@ -17,9 +17,7 @@ use crate::prepared::{PreparedCall, logits, to_json};
 /// The fields by which the two formats differ.
 #[derive(Deserialize)]
 struct FormatFields {
-    #[serde(default)]
     texts: Option<IgnoredAny>,
-    #[serde(default)]
     documents: Option<IgnoredAny>,
 }
 
@@ -27,17 +25,12 @@ struct FormatFields {
 struct RerankRequest {
     query: String,
     texts: Vec<String>,
-    #[serde(default)]
     raw_scores: Option<bool>,
-    #[serde(default)]
     return_text: Option<bool>,
-    #[serde(default)]
     truncate: Option<bool>,
-    #[serde(default)]
     truncation_direction: Option<TruncationSide>,
 }
 
-/// Score of a text.
 #[derive(Serialize)]
 struct RankedText {
     index: usize,

@@ -13,7 +13,6 @@ use crate::prepared::{PreparedCall, embeddings, to_json};
 #[derive(Deserialize)]
 struct SimilarityRequest {
     inputs: SimilarityInputs,
-    #[serde(default)]
     parameters: Option<EncodeOptions>,
 }
 

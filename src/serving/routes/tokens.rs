@@ -27,9 +27,7 @@ const DECODED_COPIES: usize = 3;
 struct TokenizeRequest {
     inputs: Texts,
     /// `true` by default.
-    #[serde(default)]
     add_special_tokens: Option<bool>,
-    #[serde(default)]
     prompt_name: Option<String>,
 }
 
@@ -37,7 +35,6 @@ struct TokenizeRequest {
 struct DecodeRequest {
     ids: IdLists,
     /// `true` by default.
-    #[serde(default)]
     skip_special_tokens: Option<bool>,
 }
 

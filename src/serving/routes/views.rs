@@ -60,7 +60,6 @@ const fn pooling_name(pooling: Pooling) -> &'static str {
     }
 }
 
-/// Returns the list of models.
 pub(crate) fn models(model: &ServedModel) -> Value {
     json!({"object": "list", "data": [model_entry(model)]})
 }

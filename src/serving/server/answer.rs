@@ -1,5 +1,5 @@
-//! Answers to calls: status, headers and body, for a call that goes alone and for a member of a
-//! batch alike.
+//! Answers to calls: status, headers and body, for a forwarded call and for a member of a batch
+//! alike.
 
 use groupage_protocol::Reply;
 use groupage_proxy::backend::BufferedReply;

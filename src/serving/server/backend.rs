@@ -3,7 +3,7 @@
 //! The bodies of the members are not merged: each is parsed on its own, and only the sequences of
 //! all members are executed together. A member with an invalid request is answered with its own
 //! error and is not executed. Nothing of a member can occur in the response of another one, and a
-//! response is the same as that of the member alone.
+//! response is the same as that of the unbatched member.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Backend for EngineBackend {
     }
 
     /// Only the setting `verify` executes calls again, to compare the result of a call in a batch
-    /// with that of the call alone. No batch is isolated, because a member cannot cause the failure
+    /// with that of the unbatched call. No batch is isolated, because a member cannot cause the failure
     /// of another one.
     fn take_replay(&self) -> bool {
         let now = self.0.parts.clock.now();

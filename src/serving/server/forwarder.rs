@@ -1,4 +1,4 @@
-//! Calls that go alone: those that cannot be merged, those of other routes, and all calls where the
+//! Forwarded calls: those that cannot be merged, those of other routes, and all calls where the
 //! policy turns batching off.
 
 use std::io;
@@ -69,7 +69,6 @@ impl Lane for EngineLane {
     fn poll_drive(&self, _: &mut Context<'_>) {}
 }
 
-/// Answers a call.
 async fn answer(inner: Arc<EngineInner>, request: Request<Body>) -> Result<Response<Body>, Failure> {
     let (mut head, body) = request.into_parts();
     let (method, path, version) = (head.method, head.uri.path().to_owned(), head.version);

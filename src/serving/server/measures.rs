@@ -24,7 +24,6 @@ pub(super) struct CallMeasures {
     pub(super) inference: Duration,
 }
 
-/// The response to a call.
 #[derive(Debug)]
 pub(super) struct CallResponse {
     pub(super) body: Bytes,

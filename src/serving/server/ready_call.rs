@@ -72,7 +72,6 @@ impl ReadyCall {
         self.call.take_sequences()
     }
 
-    /// Records the execution.
     pub(super) fn on_executed(&mut self, began: Tick, duration: Duration) {
         let CallMeasures { received, tokenization, .. } = self.measures;
         self.measures.queue = began.since(received.after(tokenization));
@@ -89,15 +88,6 @@ impl ReadyCall {
     }
 }
 
-// === impl QueuedCall ===
-
-impl QueuedCall {
-    fn take(&self) -> Option<Result<ReadyCall, RouteError>> {
-        // The value is replaced as a whole, so it is valid after a panic as well.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
 /// Keeps the result of a preparation until the call is executed.
 pub(super) fn attach_ready(prepared: Result<ReadyCall, RouteError>) -> CallAttachment {
     CallAttachment::new(QueuedCall(Mutex::new(Some(prepared))))
@@ -106,5 +96,7 @@ pub(super) fn attach_ready(prepared: Result<ReadyCall, RouteError>) -> CallAttac
 /// Takes the result of an earlier preparation. `None` if there was none, if it was taken before, as
 /// of a call that is executed again for `verify`, or if there was no memory for it.
 pub(super) fn take_ready(attachment: Option<&CallAttachment>) -> Option<Result<ReadyCall, RouteError>> {
-    attachment?.downcast::<QueuedCall>()?.take()
+    let QueuedCall(ready) = attachment?.downcast::<QueuedCall>()?;
+    // The value is replaced as a whole, so it is valid after a panic as well.
+    ready.lock().unwrap_or_else(PoisonError::into_inner).take()
 }

@@ -1,4 +1,4 @@
-//! Batches of the scheduler: every member is answered as if it had been alone, with the tokens of
+//! Batches of the scheduler: every member is answered as if it were unbatched, with the tokens of
 //! its preparation if it has them.
 
 use std::collections::BTreeMap;
@@ -19,9 +19,9 @@ use http::{HeaderMap, Method, Request};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::lone_calls::{parts, request, send, serve};
+use super::forwarded_calls::{parts, request, send, serve, serve_with};
 use super::{FakeExecutor, TestModel};
-use crate::{EngineParts, EngineServer, ExecutorSettings};
+use crate::{EngineServer, ExecutorSettings};
 
 /// Records the answers to the members of a batch.
 #[derive(Debug, Default)]
@@ -117,18 +117,12 @@ async fn a_member_that_is_not_accepted_gets_its_own_error_and_affects_no_other()
     assert_eq!(batches.lock().unwrap().len(), 1);
 }
 
-/// Returns a call as it is queued.
 async fn queued(server: &EngineServer, path: &str, body: &Value) -> Call {
     let mut call = Arc::into_inner(parse(path, &body.to_string())).unwrap();
     let prepared = server.backend().prepare_call(&call).unwrap().await;
     call.weight = prepared.weight.unwrap_or(call.weight);
     call.attachment = prepared.attachment;
     call
-}
-
-fn serve_with(model: &TestModel, parts: EngineParts) -> EngineServer {
-    let load = || Ok::<Box<dyn Executor>, LoadError>(Box::new(FakeExecutor::new(10_000)));
-    EngineServer::start_with(model.served.clone(), parts, load).unwrap()
 }
 
 #[tokio::test]
@@ -138,7 +132,7 @@ async fn a_call_is_tokenised_before_it_is_queued_and_not_again() {
     let (metrics, buffers) = (parts.metrics.clone(), parts.buffers.clone());
     let tokenised =
         |times: usize| assert!(metrics.render().contains(&format!("groupage_engine_tokenize_seconds_count {times}\n")));
-    let server = serve_with(&model, parts);
+    let server = serve_with(&model, FakeExecutor::new(10_000), parts);
     let first = queued(&server, "/embed", &json!({"inputs": ["a b", "c"]})).await;
     let second = queued(&server, "/embed", &json!({"inputs": "a b d e"})).await;
     let refused = queued(&server, "/embed", &json!({"inputs": "a ".repeat(100), "truncate": false})).await;
@@ -163,12 +157,12 @@ async fn an_unbatched_call_carries_its_tokens() {
     let model = TestModel::embedding();
     let parts = parts();
     let metrics = parts.metrics.clone();
-    let server = serve_with(&model, parts);
+    let server = serve_with(&model, FakeExecutor::new(10_000), parts);
     let body = json!({"inputs": "a b"});
     let call = queued(&server, "/embed", &body).await;
-    let mut alone = request(&Method::POST, "/embed", &body.to_string());
-    alone.extensions_mut().insert(call.attachment.unwrap());
-    let answer = send(&server, alone).await;
+    let mut unbatched = request(&Method::POST, "/embed", &body.to_string());
+    unbatched.extensions_mut().insert(call.attachment.unwrap());
+    let answer = send(&server, unbatched).await;
     assert_eq!(answer.status(), 200);
     assert_eq!(answer.headers()["x-compute-tokens"], "4");
     assert!(metrics.render().contains("groupage_engine_tokenize_seconds_count 1\n"));
@@ -180,7 +174,7 @@ async fn without_memory_for_its_tokens_a_call_is_tokenised_when_it_is_executed()
     let mut parts = parts();
     parts.buffers = BufferBudget::new(4096, parts.clock);
     let others = parts.buffers.charge_unchecked(4096);
-    let server = serve_with(&model, parts);
+    let server = serve_with(&model, FakeExecutor::new(10_000), parts);
     let call = queued(&server, "/embed", &json!({"inputs": "a b"})).await;
     assert_eq!((call.weight.sum, call.attachment.is_none()), (4, true));
     drop(others);
@@ -198,8 +192,7 @@ async fn members_whose_responses_do_not_fit_together_are_executed_one_after_the_
     parts.buffers = BufferBudget::new(48 << 10, parts.clock);
     let (buffers, executor) = (parts.buffers.clone(), FakeExecutor::new(10_000));
     let batches = executor.batches.clone();
-    let load = || Ok::<Box<dyn Executor>, LoadError>(Box::new(executor));
-    let server = EngineServer::start_with(model.served.clone(), parts, load).unwrap();
+    let server = serve_with(&model, executor, parts);
     let call = |texts: Vec<String>| ("/embed_all", json!({"inputs": texts}).to_string());
     let (fitting, large) = (call(vec!["a ".repeat(30)]), call(vec!["a ".repeat(30); 2]));
     let mut outputs = RecordedOutputs::default();

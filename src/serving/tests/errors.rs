@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::TestModel;
-use super::lone_calls::parts;
+use super::forwarded_calls::parts;
 use super::routes::call;
 use crate::{ErrorKind, ModelRoute, prepare_call};
 

@@ -1,11 +1,10 @@
 //! The memory of responses in the budget of buffers.
 
-use groupage_engine::{Executor, LoadError};
 use groupage_runtime::memory::BufferBudget;
 use http::{Method, Response};
 use serde_json::{Value, json};
 
-use super::lone_calls::{parts, request, send};
+use super::forwarded_calls::{parts, request, send, serve_with};
 use super::{FakeExecutor, TestModel};
 use crate::EngineServer;
 
@@ -17,8 +16,7 @@ fn serve(model: &TestModel) -> (EngineServer, BufferBudget, FakeExecutor) {
     parts.buffers = BufferBudget::new(BUDGET, parts.clock);
     let (buffers, executor) = (parts.buffers.clone(), FakeExecutor::new(10_000));
     let copy = FakeExecutor { batches: executor.batches.clone(), ..FakeExecutor::new(10_000) };
-    let load = || Ok::<Box<dyn Executor>, LoadError>(Box::new(copy));
-    (EngineServer::start_with(model.served.clone(), parts, load).unwrap(), buffers, executor)
+    (serve_with(model, copy, parts), buffers, executor)
 }
 
 async fn post(server: &EngineServer, path: &str, body: &Value) -> Response<Vec<u8>> {

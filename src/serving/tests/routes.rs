@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use groupage_engine::{Executor as _, PackedBatch};
 use serde_json::{Value, json};
 
-use super::lone_calls::parts;
+use super::forwarded_calls::parts;
 use super::{FakeExecutor, HIDDEN, TestModel};
 use crate::{CallError, ModelRoute, prepare_call};
 

@@ -7,7 +7,6 @@ use groupage_runtime::telemetry::Metrics;
 use super::ExecutionFailure;
 use crate::prepared::InputSequence;
 
-/// A job in execution.
 pub(super) struct JobExecution<'a> {
     executor: &'a mut dyn Executor,
     metrics: &'a Metrics,

@@ -41,7 +41,6 @@ pub(super) struct JobPipeline<'a> {
     set_aside: Option<ExecutionJob>,
 }
 
-/// A job with a submitted batch.
 struct SubmittedJob {
     reply: oneshot::Sender<JobResult>,
     tokens: usize,

@@ -10,9 +10,13 @@ fn sequence(model: &TestModel, ids: &[u32]) -> InputSequence {
     InputSequence { tokens, characters: ids.len(), kind: OutputKind::Embedding }
 }
 
-fn start(executor: FakeExecutor) -> WorkerHandle {
+fn start(executor: impl Executor + 'static) -> WorkerHandle {
+    start_with(executor, Arc::new(Metrics::new("local")))
+}
+
+fn start_with(executor: impl Executor + 'static, metrics: Arc<Metrics>) -> WorkerHandle {
     let load = || Ok::<Box<dyn Executor>, String>(Box::new(executor));
-    WorkerHandle::start(load, Arc::new(Metrics::new("local")), Clock::start()).unwrap()
+    WorkerHandle::start(load, metrics, Clock::start()).unwrap()
 }
 
 fn first_elements(results: &[SequenceResult]) -> Vec<f32> {
@@ -118,8 +122,7 @@ async fn the_loss_of_the_device_fails_the_worker() {
     let usage = DeviceUsage { token_ceiling: 100, padding_tokens: 63, ..DeviceUsage::default() };
     let executor = LosingExecutor { inner: FakeExecutor::new(100), usage, lost_with: 9 };
     let metrics = Arc::new(Metrics::new("local"));
-    let load = || Ok::<Box<dyn Executor>, String>(Box::new(executor));
-    let worker = WorkerHandle::start(load, metrics.clone(), Clock::start()).unwrap();
+    let worker = start_with(executor, metrics.clone());
     worker.loaded().await.unwrap();
     assert_eq!(worker.tokens_max(), Some(100));
     worker.execute(vec![sequence(&model, &[5])]).await.unwrap();
@@ -167,8 +170,7 @@ impl Executor for ShortExecutor {
 #[tokio::test]
 async fn a_missing_result_is_an_error_of_the_job() {
     let model = TestModel::embedding();
-    let load = || Ok::<Box<dyn Executor>, String>(Box::new(ShortExecutor(FakeExecutor::new(100))));
-    let worker = WorkerHandle::start(load, Arc::new(Metrics::new("local")), Clock::start()).unwrap();
+    let worker = start(ShortExecutor(FakeExecutor::new(100)));
     let failed = worker.execute(vec![sequence(&model, &[5]), sequence(&model, &[6])]).await;
     assert_eq!(failed.unwrap_err(), ExecutionFailure::WrongCount { results: 1, sequences: 2 });
 }
@@ -242,9 +244,7 @@ fn a_batch_that_does_not_end_within_its_time_counts_as_the_loss_of_the_device() 
 }
 
 fn start_pipelined(expected: usize, lost_with: Option<u32>) -> WorkerHandle {
-    let executor = PipelinedExecutor { inner: FakeExecutor::new(7), in_flight: VecDeque::new(), expected, lost_with };
-    let load = || Ok::<Box<dyn Executor>, String>(Box::new(executor));
-    WorkerHandle::start(load, Arc::new(Metrics::new("local")), Clock::start()).unwrap()
+    start(PipelinedExecutor { inner: FakeExecutor::new(7), in_flight: VecDeque::new(), expected, lost_with })
 }
 
 /// The first batch ends only if the worker submits the second one before it waits for the first.

@@ -51,7 +51,7 @@ pub struct RouteReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OutcomeCounts {
-    /// Answered by the upstream, alone or in a batch.
+    /// Answered by the upstream, unbatched or in a batch.
     pub served: u64,
     /// Rejected at admission, for lack of room.
     pub rejected: u64,

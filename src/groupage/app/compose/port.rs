@@ -123,7 +123,7 @@ impl BoundPort {
         let proxy = Arc::new(Proxy::new(proxy_config(policy, certs), table, parts));
         let learned_file = folder.zip(learned).map(|(folder, learned)| (folder, found, learned));
         let reach = PortHandle { capture, proxy, scheduler: scheduler.handle.clone(), shadow, upstream, metrics };
-        Ok(ReadyPort { reach, listen, scheduler, sockets, listener: ListenerChannel::new(), learned_file })
+        Ok(ReadyPort { reach, listen, scheduler, sockets, listener: ListenerChannel::default(), learned_file })
     }
 }
 

@@ -81,7 +81,7 @@ impl Driver<'_> {
             self.in_flight.insert(batch.id, InFlightExecution { task: None, scope });
             if let Some(queued) = members.pop() {
                 let details = details_of(&queued);
-                send_outcome(queued.reply, SubmitOutcome::Alone(UnbatchedPermit::new(slot, details)));
+                send_outcome(queued.reply, SubmitOutcome::Unbatched(UnbatchedPermit::new(slot, details)));
             }
             return;
         }

@@ -28,17 +28,17 @@ impl Driver<'_> {
         if let Some(batches_itself) = submission.batches_itself {
             self.set_batches_itself(batches_itself);
             // Policies other than `Adaptive` have no pass-through detection.
-            submission.alone |=
+            submission.unbatched |=
                 batches_itself && !matches!(self.supervisor.config.limits.policy, DispatchPolicy::Adaptive { .. });
         }
-        submission.alone |= submission.pending_limits.is_some() && !self.can_defer_merging();
+        submission.unbatched |= submission.pending_limits.is_some() && !self.can_defer_merging();
         let (call, is_new_key) = self.ids.intern_call(id, &submission);
         let cost_class = call.cost_class;
         if let (true, MergeEligibility::With(key)) = (is_new_key, &submission.call.merge) {
             self.key_diversity.on_new_key(now, cost_class, &submission.endpoint, key);
         }
         if let Some(source) = submission.pending_limits.take()
-            && !submission.alone
+            && !submission.unbatched
         {
             self.defer_merging(now, cost_class, source, &submission.endpoint);
         }

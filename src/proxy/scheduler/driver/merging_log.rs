@@ -17,7 +17,7 @@ const ONE_ITEM_REMEDY: &str = "If the server accepts only one item per call, set
 /// batches keep failing, the budget is empty and filled again every few seconds.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// The time of the last call that was sent alone because the replay budget was empty.
+/// The time of the last call that was sent unbatched because the replay budget was empty.
 #[derive(Debug, Default)]
 pub(super) struct BudgetLog(Option<Tick>);
 
@@ -33,7 +33,8 @@ impl BudgetLog {
 // === impl Driver ===
 
 impl Driver<'_> {
-    /// Logs once that calls are sent alone because failed batches have used up the replay budget.
+    /// Logs once that calls are sent unbatched because failed batches have used up the replay
+    /// budget.
     pub(super) fn report_empty_budget(&mut self, batch: &Batch, now: Tick) {
         if batch.unbatched_reason != Some(UnbatchedReason::BudgetEmpty) || !self.budget_log.on_call(now) {
             return;
@@ -103,8 +104,8 @@ fn log_restriction(class: &str, restriction: MergingRestriction, now: Tick) {
     }
 }
 
-/// Returns the message about calls that are sent alone because batches failed, with the remedy for
-/// the last defect of a response, if there was one.
+/// Returns the message about calls that are sent unbatched because batches failed, with the remedy
+/// for the last defect of a response, if there was one.
 fn withheld_message(mismatch: Option<&ResponseMismatch>) -> String {
     let remedy = match mismatch.map(|mismatch| mismatch.what) {
         None => "The log at level `debug` has the batches that failed",

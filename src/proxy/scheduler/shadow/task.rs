@@ -21,7 +21,6 @@ use crate::protocol::{Call, Endpoint, LimitsSource, MergeEligibility, PublishedL
 use crate::telemetry::names::{Outcome, UnpredictedReason};
 use crate::telemetry::{CompletedCall, Metrics};
 
-/// The task of the shadow simulation.
 pub(super) struct ShadowTask {
     shadow: Shadow,
     ids: IdInterner,
@@ -97,7 +96,7 @@ impl ShadowTask {
             scope,
             priority,
             tenant_weight,
-            alone: unbatched,
+            unbatched,
             origin: CallOrigin::Client,
             client: Some(client),
             batches_itself: None,

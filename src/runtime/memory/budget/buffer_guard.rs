@@ -4,8 +4,6 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use futures_util::task::AtomicWaker;
-
 use super::super::eviction::EvictionMember;
 use super::super::guard::{EvictionWatch, GuardState, HoldPhase};
 use super::{BufferBudget, BuffersFull, EVICTED_DIVISOR, EvictionPolicy, HoldClass, SMALL_MAX};
@@ -128,14 +126,11 @@ impl BufferGuard {
         let now = self.budget.inner.clock.now().0;
         self.listed = Some(self.budget.inner.listed.insert(GuardState {
             bytes: AtomicUsize::new(std::mem::take(&mut self.bytes)),
-            evicted_bytes: AtomicUsize::new(0),
-            dropped: AtomicBool::new(false),
             phase: AtomicU8::new(HoldPhase::Client as u8),
             phase_start: AtomicU64::new(now),
             last_progress: AtomicU64::new(now),
-            evicted: AtomicBool::new(false),
             occupies_upstream: AtomicBool::new(self.occupies_upstream),
-            owner: AtomicWaker::new(),
+            ..GuardState::default()
         }));
     }
 

@@ -7,7 +7,6 @@ metric_table! {
     /// A metric of the controller.
     pub enum ControllerMetric;
 
-    /// Series of the controller.
     struct ControllerSeries {
         Reconciles: Counter, "groupage_controller_reconciles_total", "result",
             "Reconciliations of the whole state, by result of their writes."
@@ -89,32 +88,4 @@ pub enum EventResult {
     Failed,
 }
 
-// === impl AdmissionResult ===
-
-impl AdmissionResult {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-// === impl WriteResult ===
-
-impl WriteResult {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-// === impl EventResult ===
-
-impl EventResult {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
+label_values!(AdmissionResult, WriteResult, EventResult);

@@ -8,7 +8,7 @@ use crate::error::FailureKind;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Outcome {
-    /// Answered by the upstream, alone or in a batch.
+    /// Answered by the upstream, unbatched or in a batch.
     Served,
     /// Rejected at admission, for lack of room.
     Rejected,
@@ -48,7 +48,7 @@ pub enum ReloadResult {
     Refused,
 }
 
-/// Result of a verification: a member of a batch was also sent alone.
+/// Result of a verification: a member of a batch was also sent unbatched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum VerifyResult {
@@ -58,7 +58,7 @@ pub enum VerifyResult {
     Rounded,
     /// The responses differ by more than that.
     Different,
-    /// The call alone had no successful response.
+    /// The unbatched call had no successful response.
     Unanswered,
     /// The call was not sent: too many others were verified, or the replay budget or the memory was
     /// exhausted.
@@ -101,7 +101,8 @@ pub enum HandshakeResult {
     NotTls,
     /// The client certificate is missing or not accepted.
     ClientCertificate,
-    /// The client rejected the handshake.
+    /// The client rejected the handshake with an alert, often because it does not trust the server
+    /// certificate.
     Refused,
     /// Client and server have no common protocol version or parameters.
     Protocol,
@@ -152,82 +153,13 @@ pub const EXPIRE_REASONS: [FailureKind; 2] = [FailureKind::Deadline, FailureKind
 /// Results of calls with an SLO.
 pub const SLO_RESULTS: [&str; 2] = ["met", "missed"];
 
-// === impl Outcome ===
-
-impl Outcome {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-// === impl WaitReason ===
-
-impl WaitReason {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-// === impl ReloadResult ===
-
-impl ReloadResult {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-// === impl RelayReason ===
-
-impl RelayReason {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-// === impl FloodReason ===
-
-impl FloodReason {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-// === impl HandshakeResult ===
-
-impl HandshakeResult {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-// === impl UnpredictedReason ===
-
-impl UnpredictedReason {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-// === impl OverheadStage ===
-
-impl OverheadStage {
-    /// Returns the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
+label_values!(
+    Outcome,
+    WaitReason,
+    ReloadResult,
+    RelayReason,
+    FloodReason,
+    HandshakeResult,
+    UnpredictedReason,
+    OverheadStage
+);

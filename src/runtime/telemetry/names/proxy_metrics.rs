@@ -45,7 +45,6 @@ metric_table! {
             => [slo] of SLO_RESULTS;
     }
 
-    /// Series of batches.
     struct BatchSeries {
         Dispatches: Counter, "groupage_dispatches_total", "cause",
             "Executions by the cause of their dispatch."

@@ -1,4 +1,19 @@
-//! A macro that generates from a table of metrics all code that follows from its rows.
+//! Macros that generate the code that follows from a table of metrics, or from label values.
+
+/// Generates `as_str` for enums of label values, which derive `IntoStaticStr`.
+macro_rules! label_values {
+    ($($Value:ident),+) => {
+        $(
+            impl $Value {
+                /// Returns the label value.
+                #[must_use]
+                pub fn as_str(self) -> &'static str {
+                    self.into()
+                }
+            }
+        )+
+    };
+}
 
 /// Type of the handle for a kind of metric.
 macro_rules! handle_type {

@@ -30,8 +30,12 @@ pub(super) fn parts() -> EngineParts {
 }
 
 pub(super) fn serve(model: &TestModel, executor: FakeExecutor) -> EngineServer {
+    serve_with(model, executor, parts())
+}
+
+pub(super) fn serve_with(model: &TestModel, executor: FakeExecutor, parts: EngineParts) -> EngineServer {
     let load = || Ok::<Box<dyn Executor>, LoadError>(Box::new(executor));
-    EngineServer::start_with(model.served.clone(), parts(), load).unwrap()
+    EngineServer::start_with(model.served.clone(), parts, load).unwrap()
 }
 
 pub(super) fn request(method: &Method, path: &str, body: &str) -> Request<Body> {
@@ -39,7 +43,7 @@ pub(super) fn request(method: &Method, path: &str, body: &str) -> Request<Body> 
     request.body(Body::full(body.to_owned().into())).unwrap()
 }
 
-/// Sends a call alone, and returns its response with the whole body.
+/// Forwards a call, and returns its response with the whole body.
 pub(super) async fn send(server: &EngineServer, request: Request<Body>) -> Response<Vec<u8>> {
     let (head, body) = server.forward().forward_once(request).await.unwrap().into_parts();
     Response::from_parts(head, body.collect().await.unwrap().to_bytes().to_vec())
@@ -244,8 +248,7 @@ async fn without_memory_for_the_body_the_call_fails() {
     let model = TestModel::embedding();
     let mut parts = parts();
     parts.buffers = BufferBudget::new(16, parts.clock);
-    let load = || Ok::<Box<dyn Executor>, LoadError>(Box::new(FakeExecutor::new(100)));
-    let server = EngineServer::start_with(model.served.clone(), parts, load).unwrap();
+    let server = serve_with(&model, FakeExecutor::new(100), parts);
     let body = format!("{{\"inputs\": \"{}\"}}", "a ".repeat(20));
     let failure = server.forward().forward_once(request(&Method::POST, "/embed", &body)).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::BytesFull);
