@@ -51,6 +51,7 @@ pub enum UpstreamTarget {
     Tcp {
         /// Host name or literal address, without brackets.
         host: String,
+        /// Port number.
         port: u16,
         /// `true` for `https`.
         tls: bool,
