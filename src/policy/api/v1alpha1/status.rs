@@ -77,29 +77,23 @@ pub struct PodCounts {
     pub on_current: u32,
 }
 
-/// Summary of batching.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct BatchingSummary {
-    /// Number of items in a batch.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub batch_items: Option<Quantiles>,
-    /// 99th percentile of the time in the queue.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub queue_delay: Option<DurationText>,
-    /// 99th percentile of the time from the arrival of a call to its response.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub latency_p99: Option<DurationText>,
-    /// Number of items answered per second.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub throughput: Option<u64>,
-    /// Share of upstream calls that batching saved.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub saved: Option<ShareText>,
-    /// Largest number of items in one call with a measured execution time. Only set for
-    /// predictions. Execution times of larger batches are estimates.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub measured_items: Option<u32>,
+optional_keys! {
+    /// Summary of batching.
+    pub struct BatchingSummary {
+        /// Number of items in a batch.
+        pub batch_items: Option<Quantiles>,
+        /// 99th percentile of the time in the queue.
+        pub queue_delay: Option<DurationText>,
+        /// 99th percentile of the time from the arrival of a call to its response.
+        pub latency_p99: Option<DurationText>,
+        /// Number of items answered per second.
+        pub throughput: Option<u64>,
+        /// Share of upstream calls that batching saved.
+        pub saved: Option<ShareText>,
+        /// Largest number of items in one call with a measured execution time. Only set for
+        /// predictions. Execution times of larger batches are estimates.
+        pub measured_items: Option<u32>,
+    }
 }
 
 /// Quantiles of a distribution.
@@ -307,32 +301,25 @@ pub struct BatchProfileStatus {
     pub verdict: Option<ProfileVerdict>,
 }
 
-/// Result of a comparison of a profile.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ProfileVerdict {
-    /// Outcome of the comparison: `Better`, `Same`, `Worse` or `Undecided`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<OpenEnum<VerdictOutcome>>,
-    /// Name of the profile with which it was compared.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub against: Option<String>,
-    /// 99th percentile of the latency of its calls.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub latency_p99: Option<DurationText>,
-    /// Share of its calls that failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error_rate: Option<ShareText>,
-    /// Machine-readable reason in CamelCase.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// Human-readable explanation with figures.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-    /// Time of the comparison.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::time_schema")]
-    pub since: Option<Time>,
+optional_keys! {
+    /// Result of a comparison of a profile.
+    pub struct ProfileVerdict {
+        /// Outcome of the comparison: `Better`, `Same`, `Worse` or `Undecided`.
+        pub outcome: Option<OpenEnum<VerdictOutcome>>,
+        /// Name of the profile with which it was compared.
+        pub against: Option<String>,
+        /// 99th percentile of the latency of its calls.
+        pub latency_p99: Option<DurationText>,
+        /// Share of its calls that failed.
+        pub error_rate: Option<ShareText>,
+        /// Machine-readable reason in CamelCase.
+        pub reason: Option<String>,
+        /// Human-readable explanation with figures.
+        pub message: Option<String>,
+        /// Time of the comparison.
+        #[schemars(schema_with = "schema::time_schema")]
+        pub since: Option<Time>,
+    }
 }
 
 /// Outcome of a comparison of a profile.
