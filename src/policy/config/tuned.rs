@@ -87,7 +87,7 @@ impl Policy {
         }
         if tuned.shift_permille > 0 {
             self.shift_permille = tuned.shift_permille.min(1000);
-            self.set_tuned_setting("tuned.deadlineShift", Share::from_permille(self.shift_permille).to_string());
+            self.set_tuned_setting("tuned.deadlineShift", Share::from_ppm(self.shift_permille * 1000).to_string());
         }
         for (tenant, weight) in &tuned.tenant_weights {
             self.tenant_weights.insert(tenant.clone(), (*weight).max(1));

@@ -141,13 +141,14 @@ pub struct RolloutStatus {
 }
 
 /// Phase of a rollout.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RolloutPhase {
     /// The rollout is in progress.
     Progressing,
     /// The rollout is paused.
     Paused,
     /// The candidate profile was promoted on all pods.
+    #[default]
     Promoted,
     /// The previous profile was restored.
     RolledBack,
