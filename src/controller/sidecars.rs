@@ -136,12 +136,6 @@ impl SidecarController {
         })
     }
 
-    /// Returns the open streams once the port is served.
-    #[must_use]
-    pub fn streams(&self) -> Option<&StreamRegistry> {
-        self.streams.get()
-    }
-
     /// Pushes new CA bundles to all sidecars, and redirects them at shutdown.
     async fn push_certificates(
         &self,

@@ -185,5 +185,12 @@ impl ReasonCode {
     }
 }
 
+/// Returns `true` if a number changed by at least a tenth, from which on it is worth a write of a
+/// status.
+#[must_use]
+pub fn has_moved(old: u64, new: u64) -> bool {
+    u128::from(old.abs_diff(new)) * 10 >= u128::from(old.max(1))
+}
+
 #[cfg(test)]
 mod tests;

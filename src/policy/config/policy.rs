@@ -45,7 +45,7 @@ pub struct Policy {
     pub priority: Priority,
     /// Handling of failed batches.
     pub failure: FailureHandling,
-    /// Share of the members of batches that are also sent alone, to compare the responses.
+    /// Share of the members of batches that are also sent unbatched, to compare the responses.
     pub verify: Share,
     /// The model that the process executes itself; `None` with a model server behind it.
     pub engine: Option<EngineConfig>,
