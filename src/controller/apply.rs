@@ -118,8 +118,7 @@ pub async fn apply(
             changed = reach.changed() => if changed.is_ok() && *reach.borrow_and_update() {
                 writer.reset_unanswered();
             },
-            // An error means that the sender is dropped, which is a shutdown too.
-            _ = stop.wait_for(|stop| *stop) => return,
+            () = crate::wait_for_shutdown(&mut stop) => return,
         }
         let round = rounds.borrow_and_update().clone();
         let leads = leadership.is_leader();

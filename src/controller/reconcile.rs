@@ -75,7 +75,7 @@ impl Reconciler {
                 }
                 () = leadership.changed() => {}
                 () = tokio::time::sleep(RESYNC_INTERVAL) => {}
-                () = wait_for_shutdown(&mut stop) => return,
+                () = crate::wait_for_shutdown(&mut stop) => return,
             }
             changes.borrow_and_update();
             let cluster = self.shared.cluster();
@@ -127,12 +127,6 @@ impl fmt::Debug for Reconciler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reconciler").field("inject_by_default", &self.inject_by_default).finish_non_exhaustive()
     }
-}
-
-/// Resolves at shutdown, also if the sender is dropped.
-async fn wait_for_shutdown(stop: &mut watch::Receiver<bool>) {
-    // The guard that `wait_for` returns must not be held.
-    drop(stop.wait_for(|stop| *stop).await);
 }
 
 /// Returns the wall-clock time, for human-readable timestamps.

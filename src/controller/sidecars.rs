@@ -153,8 +153,7 @@ impl SidecarController {
                         streams.push_all(&push);
                     }
                 }
-                // An error means that the sender is dropped, which is a shutdown too.
-                _ = stop.wait_for(|stop| *stop) => break,
+                () = crate::wait_for_shutdown(&mut stop) => break,
             }
         }
         let goaway = Goaway {

@@ -242,8 +242,7 @@ impl KindWatcher {
         let mut stop = self.stop.clone();
         tokio::select! {
             () = work => {}
-            // An error means that the sender is dropped, which is a shutdown too.
-            _ = stop.wait_for(|stop| *stop) => {}
+            () = crate::wait_for_shutdown(&mut stop) => {}
         }
     }
 

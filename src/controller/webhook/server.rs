@@ -129,8 +129,7 @@ async fn accept(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            // An error means that the sender is dropped, so the webhook is stopped too.
-            _ = stopped.wait_for(|stopped| *stopped) => break,
+            () = crate::wait_for_shutdown(&mut stopped) => break,
         };
         let (stream, peer) = match accepted {
             Ok((stream, peer)) => (stream, peer.ip()),
