@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use strum::VariantNames as _;
 use tokio::sync::{mpsc, watch};
 
 use super::apply::WrittenStatuses;
@@ -105,7 +106,7 @@ impl Reconciler {
         let desired = recompute(input, now);
         self.metrics.record_reconcile(self.clock.now().since(start));
         self.metrics.set_pods_missing(desired.missing.len());
-        let mut reasons: BTreeMap<&'static str, usize> = Acceptance::REASONS.map(|reason| (reason, 0)).into();
+        let mut reasons: BTreeMap<_, usize> = Acceptance::VARIANTS.iter().map(|reason| (*reason, 0)).collect();
         for attachment in attached.policies.values() {
             *reasons.entry(attachment.accepted.reason()).or_default() += 1;
         }
