@@ -15,7 +15,8 @@ use kube::{CustomResource, CustomResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Declares structs of which every key is optional, and left out of the JSON if it is absent.
+/// Declares structs of which every key is optional, and left out of the JSON if it is absent or an
+/// empty list.
 macro_rules! optional_keys {
     ($(
         $(#[$attribute:meta])*
@@ -25,7 +26,11 @@ macro_rules! optional_keys {
         #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
         #[serde(rename_all = "camelCase", default)]
         pub struct $name {
-            $($(#[$key_attribute])* #[serde(skip_serializing_if = "Option::is_none")] pub $key: $value,)*
+            $(
+                $(#[$key_attribute])*
+                #[serde(skip_serializing_if = "crate::api::v1alpha1::is_absent")]
+                pub $key: $value,
+            )*
         }
     )*};
 }
@@ -437,6 +442,11 @@ optional_keys! {
         /// of a route and model. It doubles with each failure, up to 1h.
         pub quarantine: Option<DurationText>,
     }
+}
+
+/// Returns `true` for an absent value and an empty list.
+fn is_absent<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Returns the definitions of both kinds as derived from the types. Ranges, known values and rules
