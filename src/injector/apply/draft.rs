@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::FieldHashes;
-use crate::access::{at, at_mut, find_named, list, list_mut, map_mut, text};
+use crate::access::{at, at_mut, container_mut, find_named, list, list_mut, map_mut, text};
 use crate::effective::InjectionSettings;
 use crate::names::{
     CONNECT_PATH, CREATED_PATHS, DEFAULT_CONTAINER, DRAIN_PATH, HANDLERS, MADE_IN_CONTAINERS, PROBES, RENAMED_PREFIX,
@@ -33,11 +33,6 @@ pub(super) struct PodDraft {
 // === impl PodDraft ===
 
 impl PodDraft {
-    fn container(&mut self, name: &str) -> Option<&mut Value> {
-        let containers = at_mut(&mut self.pod, &["spec", "containers"])?.as_array_mut()?;
-        containers.iter_mut().find(|container| text(container, &["name"]) == Some(name))
-    }
-
     fn applications(&self) -> Vec<String> {
         ports::application_containers(&self.pod).filter_map(|own| text(own, &["name"])).map(str::to_owned).collect()
     }
@@ -71,9 +66,8 @@ impl PodDraft {
     /// Renames a container's TCP ports of these names, in one pass, because an assigned name may
     /// equal the previous name of another port.
     fn rename(&mut self, container: &str, moved: &[&str], mut taken: Vec<String>) {
-        let ports = self.container(container).and_then(|own| at_mut(own, &["ports"])?.as_array_mut());
+        let ports = container_mut(&mut self.pod, container).and_then(|own| at_mut(own, &["ports"])?.as_array_mut());
         let Some(ports) = ports else { return };
-        let mut renamed = Vec::new();
         for port in ports.iter_mut().filter(|port| ports::is_tcp(port)) {
             let number = at(port, &["containerPort"]);
             let Some(number) = crate::access::number(number) else { continue };
@@ -91,9 +85,8 @@ impl PodDraft {
             taken.push(now.clone());
             let was = std::mem::replace(name, json!(now));
             let was = was.as_str().unwrap_or_default().to_owned();
-            renamed.push(PortRename { container: container.to_owned(), port: number, was, now });
+            self.undo.names.push(PortRename { container: container.to_owned(), port: number, was, now });
         }
-        self.undo.names.extend(renamed);
     }
 
     /// Replaces a container's own references to a moved name by the number, because the kubelet
@@ -102,7 +95,9 @@ impl PodDraft {
         for handler in HANDLERS {
             for kind in ["httpGet", "tcpSocket"] {
                 let path: Vec<&str> = handler.split('/').chain([kind, "port"]).collect();
-                let Some(port) = self.container(container).and_then(|own| at_mut(own, &path)) else { continue };
+                let Some(port) = container_mut(&mut self.pod, container).and_then(|own| at_mut(own, &path)) else {
+                    continue;
+                };
                 if port == name {
                     *port = json!(number);
                     let (container, was) = (container.to_owned(), name.to_owned());
@@ -127,16 +122,12 @@ impl PodDraft {
         if on_loopback.is_empty() {
             return;
         }
-        if let Some((app_listen, name)) = overrides.app_listen.as_ref().and_then(|it| Some((it, it.container.clone()?)))
+        if let Some(app_listen) = &overrides.app_listen
+            && let Some(name) = &app_listen.container
+            && let Some(own) = container_mut(&mut self.pod, name)
         {
-            let Self { pod, undo, report } = self;
-            let containers = at_mut(pod, &["spec", "containers"]).and_then(Value::as_array_mut);
-            let own = containers.and_then(|all| all.iter_mut().find(|own| text(own, &["name"]) == Some(&name)));
-            if let Some(own) = own {
-                app_listen
-                    .overrides
-                    .iter()
-                    .for_each(|setting| argument_edit::apply_override(own, &name, setting, undo, report));
+            for setting in &app_listen.overrides {
+                argument_edit::apply_override(own, name, setting, &mut self.undo, &mut self.report);
             }
         }
         if let Some(lowest) = on_loopback.iter().map(|planned| planned.port.number).min() {
@@ -176,15 +167,11 @@ impl PodDraft {
                 .filter(|planned| matches!(planned.mode, PortCapture::Loopback | PortCapture::Moved))
                 .map(|planned| (planned.port.number, planned.application))
                 .collect();
-            let Self { pod, undo, report } = self;
-            let containers = at_mut(pod, &["spec", "containers"]).and_then(Value::as_array_mut);
-            let own =
-                containers.and_then(|all| all.iter_mut().find(|own| text(own, &["name"]) == Some(&recipe.container)));
-            let Some(own) = own else { continue };
+            let Some(own) = container_mut(&mut self.pod, &recipe.container) else { continue };
             let name = recipe.name();
-            report.facts.push(format!("container {}: recipe {name} ({})", recipe.container, recipe.source()));
+            self.report.facts.push(format!("container {}: recipe {name} ({})", recipe.container, recipe.source()));
             for edit in recipe.edits(own, |number| numbers.get(&number).copied()) {
-                argument_edit::apply_edit(own, &recipe.container, &edit, undo, report);
+                argument_edit::apply_edit(own, &recipe.container, &edit, &mut self.undo, &mut self.report);
             }
         }
     }
@@ -200,7 +187,7 @@ impl PodDraft {
         let ours: Vec<u16> = ours.map(|planned| planned.port.number).collect();
         for container in self.applications() {
             for probe in PROBES {
-                let Some(own) = self.container(&container) else { continue };
+                let Some(own) = container_mut(&mut self.pod, &container) else { continue };
                 let Some(number) = connects_to(own, probe).filter(|number| ours.contains(number)) else { continue };
                 let there = find_named(list(incoming, &["spec", "containers"]), &container);
                 let there = there.map(|there| at(there, &[probe, "httpGet"]));
@@ -230,7 +217,7 @@ impl PodDraft {
             if !needs_hook(&container) {
                 continue;
             }
-            let Some(own) = self.container(&container) else { continue };
+            let Some(own) = container_mut(&mut self.pod, &container) else { continue };
             if !at(own, &["lifecycle", "preStop"]).is_null() {
                 self.report.facts.push(format!(
                     "container {container} keeps its own preStop hook; the sidecar drains by its own hook"
@@ -313,8 +300,9 @@ impl PodDraft {
     /// Records which maps and lists were absent, so that the undo removes them when they are empty.
     pub(super) fn record_created(&mut self, original: &Value) {
         for path in CREATED_PATHS {
-            let keys: Vec<&str> = path.split('/').collect();
-            record_created_path(&mut self.undo, path.to_owned(), lookup(original, &keys), lookup(&self.pod, &keys));
+            let pointer = format!("/{path}");
+            let (before, after) = (original.pointer(&pointer), self.pod.pointer(&pointer));
+            record_created_path(&mut self.undo, path.to_owned(), before, after);
         }
         for name in self.applications() {
             let find = |pod: &Value| find_named(list(pod, &["spec", "containers"]), &name).cloned();
@@ -342,10 +330,6 @@ fn connects_to(container: &Value, probe: &str) -> Option<u16> {
     // A port name refers to the same container, as the kubelet resolves it.
     let declared = list(container, &["ports"]).iter().find(|entry| port.is_string() && at(entry, &["name"]) == port);
     crate::access::number(declared.map_or(port, |entry| at(entry, &["containerPort"])))
-}
-
-fn lookup<'a>(value: &'a Value, keys: &[&str]) -> Option<&'a Value> {
-    keys.iter().try_fold(value, |value, key| value.get(key))
 }
 
 fn record_created_path(undo: &mut UndoRecord, path: String, before: Option<&Value>, after: Option<&Value>) {
