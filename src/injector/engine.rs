@@ -75,7 +75,7 @@ pub(super) struct EnginePlan {
     notes: Vec<String>,
     pub(super) warnings: Vec<String>,
     /// Record of the engine in the status.
-    status: EngineStatus,
+    pub(super) status: EngineStatus,
 }
 
 /// Returns a directory of a model without its trailing slash, or `None` if it is invalid.
@@ -224,11 +224,6 @@ impl EnginePlan {
             facts.push(format!("the sidecar requests {GPU_RESOURCE}: 1"));
         }
         facts
-    }
-
-    /// Returns the record of the engine.
-    pub(super) fn status(&self) -> EngineStatus {
-        self.status.clone()
     }
 }
 

@@ -151,11 +151,7 @@ fn port_of(value: &str) -> Option<u16> {
 
 /// Formats the names of the application's containers for a sentence.
 pub(super) fn applications(pod: &Value) -> String {
-    let names: Vec<String> = ports::application_containers(pod)
-        .filter_map(|container| text(container, &["name"]))
-        .map(str::to_owned)
-        .collect();
-    listed(&names)
+    listed(&ports::application_names(pod))
 }
 
 /// Returns `true` if the pod has an application container of this name.

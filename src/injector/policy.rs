@@ -12,10 +12,6 @@ use super::{InjectionContext, NamedPolicy, NamedProfile};
 use crate::api::v1alpha1::{BatchPolicySpec, DurationText, Mode, OpenEnum};
 use crate::config;
 
-/// Keys of `spec.proxy` that apply to a local configuration file only. In a pod the injection sets
-/// them.
-const LOCAL_PROXY_KEYS: [&str; 7] = ["listen", "upstream", "tls", "upstreamTls", "admin", "log", "state"];
-
 /// Keys of `spec` that concern the controller and not the sidecar.
 const CONTROLLER_KEYS: [&str; 5] = ["targetRefs", "selector", "profileRef", "rollout", "injection"];
 
@@ -146,7 +142,7 @@ fn apply_annotations(mut spec: BatchPolicySpec, mode: Option<Mode>, drain: Optio
             map.remove(key);
         }
         if let Some(proxy) = map.get_mut("proxy").and_then(Value::as_object_mut) {
-            for key in LOCAL_PROXY_KEYS {
+            for key in config::LOCAL_PROXY_KEYS {
                 proxy.remove(key);
             }
         }

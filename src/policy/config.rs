@@ -50,7 +50,7 @@ pub use crd::crds;
 pub use effective::Setting;
 pub use engine::{EngineConfig, MemoryBudget, parse_engine_device};
 pub use env::{ControllerPodInfo, MachineLimits, Overrides, PodInfo, SettingSource, SourcedValue};
-pub use file::{LoadError, LoadedPolicy, Origin, load, read, read_text};
+pub use file::{LOCAL_PROXY_KEYS, LoadError, LoadedPolicy, Origin, load, read, read_text};
 pub use finding::{ConfigErrors, Finding, Notice};
 pub use policy::{
     DeadlineConfig, DownstreamHttp2, DownstreamLimits, DownstreamTls, DrainConfig, FailureHandling, Limits,

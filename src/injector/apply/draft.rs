@@ -33,10 +33,6 @@ pub(super) struct PodDraft {
 // === impl PodDraft ===
 
 impl PodDraft {
-    fn applications(&self) -> Vec<String> {
-        ports::application_containers(&self.pod).filter_map(|own| text(own, &["name"])).map(str::to_owned).collect()
-    }
-
     /// Moves the names of captured ports to the sidecar. They are moved in every container, because
     /// a Service would otherwise resolve to the next container with the name.
     pub(super) fn move_names(&mut self, planned: &[PlannedPort]) {
@@ -47,7 +43,7 @@ impl PodDraft {
         let all = CONTAINERS.iter().flat_map(|key| list(&self.pod, &["spec", key]));
         let names = all.flat_map(|own| list(own, &["ports"])).filter_map(|port| text(port, &["name"]));
         let taken: Vec<String> = names.chain(moved.iter().copied()).map(str::to_owned).collect();
-        for container in self.applications() {
+        for container in ports::application_names(&self.pod) {
             let from = self.undo.names.len();
             self.rename(&container, &moved, taken.clone());
             // If a name occurs twice in a container, which the API server rejects, the first port
@@ -185,7 +181,7 @@ impl PodDraft {
             matches!(planned.mode, PortCapture::Loopback | PortCapture::Moved | PortCapture::Redirect)
         });
         let ours: Vec<u16> = ours.map(|planned| planned.port.number).collect();
-        for container in self.applications() {
+        for container in ports::application_names(&self.pod) {
             for probe in PROBES {
                 let Some(own) = container_mut(&mut self.pod, &container) else { continue };
                 let Some(number) = connects_to(own, probe).filter(|number| ours.contains(number)) else { continue };
@@ -213,7 +209,7 @@ impl PodDraft {
         metrics: u16,
         token: &str,
     ) {
-        for container in self.applications() {
+        for container in ports::application_names(&self.pod) {
             if !needs_hook(&container) {
                 continue;
             }
@@ -282,7 +278,7 @@ impl PodDraft {
     /// Keeps the application as the default container of `kubectl logs`. A native sidecar is never
     /// chosen as the default.
     pub(super) fn keep_default_container(&mut self, native: bool) {
-        let first = self.applications().into_iter().find(|name| name != CONTAINER);
+        let first = ports::application_names(&self.pod).into_iter().find(|name| name != CONTAINER);
         let Some(first) = first.filter(|_| !native) else { return };
         let annotations = map_mut(&mut self.pod, &["metadata", "annotations"]);
         if !annotations.contains_key(DEFAULT_CONTAINER) {
@@ -304,7 +300,7 @@ impl PodDraft {
             let (before, after) = (original.pointer(&pointer), self.pod.pointer(&pointer));
             record_created_path(&mut self.undo, path.to_owned(), before, after);
         }
-        for name in self.applications() {
+        for name in ports::application_names(&self.pod) {
             let find = |pod: &Value| find_named(list(pod, &["spec", "containers"]), &name).cloned();
             let (Some(before), Some(after)) = (find(original), find(&self.pod)) else { continue };
             for key in MADE_IN_CONTAINERS {
