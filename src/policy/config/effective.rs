@@ -19,6 +19,9 @@ pub struct Setting {
     pub source: SettingSource,
 }
 
+/// The source of each value that is no default, by path.
+pub(super) type SettingSources = BTreeMap<String, SettingSource>;
+
 /// Sections of a route with keys that the policy's section of the same name provides if they are
 /// absent.
 const INHERITED: [&str; 2] = ["slo", "limits"];
@@ -26,12 +29,28 @@ const INHERITED: [&str; 2] = ["slo", "limits"];
 /// The settings listed up to now, with the values and the sources that they are taken from.
 struct SettingLister<'a> {
     spec: &'a Json,
-    sources: &'a BTreeMap<String, SettingSource>,
+    sources: &'a SettingSources,
     out: Vec<Setting>,
 }
 
+/// Sets the value of a key, and records its source.
+pub(super) fn put(
+    json: &mut Json,
+    sources: &mut SettingSources,
+    path: &str,
+    value: impl Into<Json>,
+    source: SettingSource,
+) {
+    let mut at = json;
+    for name in path.split('.') {
+        at = &mut at[name];
+    }
+    *at = value.into();
+    sources.insert(path.to_owned(), source);
+}
+
 /// Lists every leaf. Keys without effect, in this version or outside a cluster, are left out.
-pub(super) fn list(spec: &Json, sources: &BTreeMap<String, SettingSource>) -> Vec<Setting> {
+pub(super) fn list(spec: &Json, sources: &SettingSources) -> Vec<Setting> {
     let mut lister = SettingLister { spec, sources, out: Vec::new() };
     lister.push_keys(SPEC, spec, "");
     lister.out
@@ -98,7 +117,7 @@ impl SettingLister<'_> {
 }
 
 /// Returns the source of a key; the default if no source is recorded.
-fn source(sources: &BTreeMap<String, SettingSource>, path: &str) -> SettingSource {
+fn source(sources: &SettingSources, path: &str) -> SettingSource {
     sources.get(path).cloned().unwrap_or(SettingSource::Default)
 }
 

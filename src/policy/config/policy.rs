@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use http::{HeaderName, Method};
 
-use super::capture::{Capture, RoutePort};
+use super::capture::Capture;
 use super::effective::Setting;
 use super::engine::EngineConfig;
 use super::units::Share;
 use super::upstream::{UpstreamAddress, UpstreamConnection, UpstreamTls};
-use crate::api::v1alpha1::{CallOrder, Idempotent, LateHandling, LogFormat, MergeRule, Mode, Preset, SchedulingPolicy};
+use crate::api::v1alpha1::{
+    CallOrder, Idempotent, LateHandling, LogFormat, MergeRule, Mode, PortRef, Preset, SchedulingPolicy,
+};
 use crate::protocol::generic::GenericOptions;
 use crate::protocol::{Pointer, RouteProtocol};
 
@@ -62,7 +64,7 @@ pub struct Route {
     /// HTTP method.
     pub method: Method,
     /// Captured ports to which it applies; all if empty.
-    pub ports: Vec<RoutePort>,
+    pub ports: Vec<PortRef>,
     /// Protocol of the calls.
     pub protocol: RouteProtocol,
     /// Mode of the route, else that of the policy; never `Batch` if the policy's mode is

@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::Method;
 
 use self::sources::{apply_machine_limits, apply_overrides_and_captures, merge_file};
-use super::capture::{self, RoutePort};
+use super::capture;
 use super::code::ConfigCode;
 use super::effective::{self, Setting};
 use super::env::{MachineLimits, Overrides};
@@ -31,8 +31,14 @@ use crate::api::v1alpha1::{
     ProxySpec, RouteSpec, SchedulingSpec, SizeText, TlsSpec, UpstreamTlsSpec,
 };
 
-/// Combines flags, environment, file and defaults.
-pub(super) fn build(
+/// Builds the effective policy: flags and environment over the file, the file over the defaults,
+/// all limited to what the machine allows.
+///
+/// # Errors
+///
+/// Every flag or variable that is invalid, and every conflict between the sources. The file itself
+/// is validated by [`load`](super::load).
+pub fn build(
     loaded: Option<&LoadedPolicy>,
     overrides: &Overrides,
     machine: &MachineLimits,
@@ -179,10 +185,10 @@ fn route(
 
 /// Converts a port of a route. A port name contains a letter, so a value that parses as a number is
 /// a number, with or without quotes.
-fn port(spec: &PortRef) -> RoutePort {
+fn port(spec: &PortRef) -> PortRef {
     match spec {
-        PortRef::Number(number) => RoutePort::Number(*number),
-        PortRef::Name(name) => name.parse().map_or_else(|_| RoutePort::Name(name.clone()), RoutePort::Number),
+        PortRef::Name(name) => name.parse().map_or_else(|_| spec.clone(), PortRef::Number),
+        PortRef::Number(_) => spec.clone(),
     }
 }
 
