@@ -53,9 +53,8 @@ pub use env::{ControllerPodInfo, MachineLimits, Overrides, PodInfo, SettingSourc
 pub use file::{LOCAL_PROXY_KEYS, LoadError, LoadedPolicy, Origin, load, read, read_text};
 pub use finding::{ConfigErrors, Finding, Notice};
 pub use policy::{
-    DeadlineConfig, DownstreamHttp2, DownstreamLimits, DownstreamTls, DrainConfig, FailureHandling, Limits,
-    LimitsOverride, LogConfig, MergeNames, Policy, Priority, PriorityClass, ProcessConfig, ProcessLimits, Route,
-    SchedulingConfig,
+    DownstreamHttp2, DownstreamLimits, DownstreamTls, DrainConfig, FailureHandling, Limits, LimitsOverride, LogConfig,
+    MergeNames, Policy, Priority, PriorityClass, ProcessConfig, ProcessLimits, Route, SchedulingConfig,
 };
 pub use resolve::build;
 pub use tuned::TunedValues;

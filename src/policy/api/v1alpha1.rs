@@ -10,8 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::{CustomResource, CustomResourceExt};
+use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -447,11 +446,4 @@ optional_keys! {
 /// Returns `true` for an absent value and an empty list.
 fn is_absent<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
-}
-
-/// Returns the definitions of both kinds as derived from the types. Ranges, known values and rules
-/// are not included: `config` adds them.
-#[must_use]
-pub fn definitions() -> [CustomResourceDefinition; 2] {
-    [BatchPolicy::crd(), BatchProfile::crd()]
 }

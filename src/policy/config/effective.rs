@@ -95,10 +95,9 @@ impl SettingLister<'_> {
     /// Lists a value: that of the policy if the key is absent in a route and inherited, or if the
     /// policy overrides the route.
     fn push(&mut self, key: &SchemaKey, value: &Json, path: String) {
-        let (value, source) = {
-            let (from, value) = self.inherited(&path, value).unwrap_or((path.as_str(), value));
-            (format_value(key, value), source(self.sources, from))
-        };
+        let (from, value) = self.inherited(&path, value).unwrap_or((path.as_str(), value));
+        let source = self.sources.get(from).cloned().unwrap_or(SettingSource::Default);
+        let value = format_value(key, value);
         self.out.push(Setting { path, value, source });
     }
 
@@ -114,11 +113,6 @@ impl SettingLister<'_> {
         let policy = &self.spec[section][name];
         (value.is_null() && INHERITED.contains(&section) && !policy.is_null()).then_some((key, policy))
     }
-}
-
-/// Returns the source of a key; the default if no source is recorded.
-fn source(sources: &SettingSources, path: &str) -> SettingSource {
-    sources.get(path).cloned().unwrap_or(SettingSource::Default)
 }
 
 fn format_value(key: &SchemaKey, value: &Json) -> String {

@@ -37,8 +37,8 @@ pub struct Policy {
     /// Minimum by which SLO deadlines are moved earlier, in thousandths of the SLO. It is not a key
     /// of the schema, but a tuned value.
     pub shift_permille: u32,
-    /// Sources of callers' deadlines.
-    pub deadline: DeadlineConfig,
+    /// Headers that contain a caller's timeout in milliseconds.
+    pub deadline_headers: Vec<HeaderName>,
     /// Header that identifies the tenant.
     pub tenant_header: Option<HeaderName>,
     /// Weights of tenants, by the value of that header; 1 for all others.
@@ -170,13 +170,6 @@ pub struct SchedulingConfig {
     pub items: u32,
     /// Delay after which a smaller batch is dispatched.
     pub delay: Duration,
-}
-
-/// Sources of callers' deadlines.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeadlineConfig {
-    /// Headers that contain a timeout in milliseconds.
-    pub headers: Vec<HeaderName>,
 }
 
 /// Priority classes.

@@ -16,9 +16,8 @@ use super::env::{MachineLimits, Overrides};
 use super::file::{LoadedPolicy, to_spec};
 use super::finding::{ConfigErrors, Finding};
 use super::policy::{
-    DeadlineConfig, DownstreamHttp2, DownstreamLimits, DownstreamTls, DrainConfig, FailureHandling, Limits,
-    LimitsOverride, LogConfig, MergeNames, Policy, Priority, PriorityClass, ProcessConfig, ProcessLimits, Route,
-    SchedulingConfig,
+    DownstreamHttp2, DownstreamLimits, DownstreamTls, DrainConfig, FailureHandling, Limits, LimitsOverride, LogConfig,
+    MergeNames, Policy, Priority, PriorityClass, ProcessConfig, ProcessLimits, Route, SchedulingConfig,
 };
 use super::tree::Span;
 use super::upstream::{UpstreamAddress, UpstreamConnection, UpstreamTls};
@@ -107,7 +106,7 @@ fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> ValueResult<Policy>
         scheduling: scheduling(require(spec.scheduling.as_ref(), "scheduling")?, limits.slots_max)?,
         limits,
         shift_permille: 0,
-        deadline: DeadlineConfig { headers: headers(deadline.headers.as_ref())? },
+        deadline_headers: headers(deadline.headers.as_ref())?,
         tenant_header: match spec.tenants.as_ref().and_then(|tenants| tenants.header.as_deref()) {
             Some(name) => Some(text::parse_header_name(name).ok_or(MissingDefault("tenants.header"))?),
             None => None,

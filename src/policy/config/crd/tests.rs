@@ -286,7 +286,6 @@ fn valid_objects_are_accepted_by_schema_rules_and_loader() {
 
 #[test]
 fn objects_with_server_defaults_are_accepted_by_types_and_loader() {
-    use crate::api::v1alpha1::{BatchPolicy, BatchProfile};
     let kinds = Definition::all();
     for (name, text) in files("tests/data/crd/accepted") {
         for object in objects(&text) {
