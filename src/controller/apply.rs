@@ -72,7 +72,6 @@ struct Attempt {
     unanswered: bool,
 }
 
-/// A pending write.
 enum PendingWrite {
     Policy(ObjectKey, Box<BatchPolicyStatus>),
     Profile(ObjectKey, Box<BatchProfileStatus>),
@@ -193,7 +192,6 @@ impl StatusWriter {
         self.metrics.record_reconcile_result(worst);
     }
 
-    /// Returns the writes of a round that are due.
     fn due_writes(&self, round: &ReconcileResult, now: Tick) -> Vec<PendingWrite> {
         let desired = &round.desired;
         let mut writes = Vec::new();

@@ -174,7 +174,6 @@ fn policy_of(cluster: &ClusterState, pod: &Pod, claims: &mut PodClaims) -> Optio
     Some(chosen.meta.key.clone())
 }
 
-/// Returns the profile that a policy requests.
 fn requested_profile(cluster: &ClusterState, policy: &Policy) -> RequestedProfile {
     let Ok(spec) = &policy.spec else { return RequestedProfile::Unknown };
     if let Some(name) = spec.profile_ref.as_ref().and_then(|reference| reference.name.clone()) {
@@ -187,7 +186,6 @@ fn requested_profile(cluster: &ClusterState, policy: &Policy) -> RequestedProfil
     RequestedProfile::Own(name, Box::new(own))
 }
 
-/// Determines the acceptance of a policy.
 fn evaluate_acceptance(cluster: &ClusterState, policy: &Arc<Policy>, followed: bool, claims: &PodClaims) -> Acceptance {
     if let Some(reason) = &policy.invalid {
         return Acceptance::Invalid(reason.clone());

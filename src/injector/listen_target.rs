@@ -129,7 +129,6 @@ fn plain_numbers(app_listen: &AppListen) -> Vec<u16> {
     override_values(app_listen).filter_map(|value| value.parse().ok()).collect()
 }
 
-/// Returns the values that the overrides set.
 fn override_values(app_listen: &AppListen) -> impl Iterator<Item = &str> {
     app_listen.overrides.iter().filter_map(|setting| match setting {
         ListenOverride::Env(_, value) => Some(value.as_str()),

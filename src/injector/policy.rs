@@ -158,7 +158,6 @@ pub(super) fn missing_profile(spec: &BatchPolicySpec, context: &InjectionContext
     missing.then(|| format!("BatchProfile {name} does not exist: the defaults apply until it does"))
 }
 
-/// Returns the profile that a policy refers to.
 pub(super) fn profile<'a>(spec: &BatchPolicySpec, context: &'a InjectionContext) -> Option<&'a NamedProfile> {
     let name = spec.profile_ref.as_ref()?.name.as_deref()?;
     context.profiles.iter().find(|profile| profile.name == name)

@@ -65,7 +65,6 @@ fn restore_names(own: &mut Value, captured: u16, names: &[&str]) {
     }
 }
 
-/// Removes a drain hook.
 fn remove_drain_hook(own: &mut Value, metrics: u16) {
     if !is_sidecar_handler(at(own, &["lifecycle", "preStop"]), DRAIN_PATH, metrics) {
         return;

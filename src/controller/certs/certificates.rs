@@ -61,7 +61,6 @@ pub struct SecretContents {
     pub leaf: Option<LeafCertificate>,
 }
 
-/// Data of a Secret.
 pub(super) type SecretData = BTreeMap<String, Vec<u8>>;
 
 // === impl SecretContents ===
@@ -184,7 +183,6 @@ fn ca_params(key: &KeyPair, now: u64) -> Result<CertificateParams, BoxError> {
     Ok(params)
 }
 
-/// Encodes certificates as PEM.
 pub(super) fn to_pem<'a>(certificates: impl Iterator<Item = &'a [u8]>) -> String {
     let certificate = |der: &[u8]| {
         // Kubernetes' API types contain an encoder of Base64, so none is added as a dependency.

@@ -34,12 +34,9 @@ pub(super) struct PodBypasses<'a> {
     pub(super) fixes: Vec<ServiceFix>,
 }
 
-/// The bypasses of all sidecars, by pod.
 pub(super) type BypassMap<'a> = BTreeMap<&'a ObjectKey, PodBypasses<'a>>;
-/// The status of a condition, with its reason and message.
 type ReasonedStatus = (ConditionStatus, &'static str, String);
 
-/// Finds the bypasses of all sidecars.
 pub(super) fn find_bypasses(cluster: &ClusterState) -> BypassMap<'_> {
     // Pods of one template are adjacent and have the same labels, so the last lookup is reused.
     let mut last: Option<(&Arc<Pod>, Vec<&Value>)> = None;
@@ -96,7 +93,6 @@ fn connected_pods<'a>(
     injected_pods(input, attachment).filter_map(|pod| Some((pod, observed.pods.get(&pod.meta.uid)?)))
 }
 
-/// Counts the pods of a policy.
 pub(super) fn count_pods(input: &RecomputeInput<'_>, bypasses: &BypassMap<'_>, attachment: &Attachment) -> PodCounts {
     let bypasses = attachment.pods.iter().filter_map(|key| bypasses.get(key));
     let captured = bypasses.filter(|entry| entry.bypasses.as_ref().is_some_and(Vec::is_empty));

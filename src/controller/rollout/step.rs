@@ -122,7 +122,6 @@ struct Rollout<'a> {
     verdicts: Vec<ProfileVerdict>,
 }
 
-/// Assignment of a pod.
 struct Assignment {
     profile: String,
     /// `true` if the pod must not be tuned ([`RolloutDecision::frozen`]).
@@ -256,7 +255,6 @@ impl Rollout<'_> {
         };
     }
 
-    /// Records a verdict on the profile of an arm.
     fn record_verdict(&mut self, arm: &ArmState, outcome: VerdictOutcome, reason: &str, message: String) {
         let control_profile = self.state.arms.first().map(|control| control.profile.clone()).unwrap_or_default();
         self.verdicts.push(ProfileVerdict {

@@ -38,7 +38,6 @@ use crate::tuner::{self, PodProposal, TunedSettings, Tuner};
 /// State of a policy that is kept between rounds.
 #[derive(Debug, Default)]
 pub(super) struct PolicyRuntime {
-    /// UID of the policy.
     policy_uid: String,
     rollout: RolloutState,
     tuner: Tuner,
@@ -111,7 +110,6 @@ impl PolicyRuntime {
         self.policy_uid == policy
     }
 
-    /// Runs one round.
     pub(super) fn run_round(&mut self, inputs: &Inputs<'_>, registry: &mut SidecarRegistry) -> Outputs {
         let mut outputs = Outputs::default();
         let profiles = self.advance_rollout(inputs, registry, &mut outputs);
@@ -281,7 +279,6 @@ impl PolicyRuntime {
     }
 }
 
-/// Returns the health of the rollout.
 fn rollout_health(state: &RolloutState) -> Option<ConditionState> {
     let with_message =
         |holds, reason: &str| ConditionState { holds, reason: reason.to_owned(), message: state.message.clone() };

@@ -34,7 +34,6 @@ pub enum Direction {
     Looser,
 }
 
-/// A step under observation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ObservedStep {
     pub(super) from: TunedSettings,

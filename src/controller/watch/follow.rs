@@ -43,7 +43,6 @@ pub(super) struct TableAccess<K, T> {
     absent: Option<fn(&mut ClusterState)>,
 }
 
-/// The objects of an incomplete list.
 type PartialList<T> = BTreeMap<ObjectKey, Arc<T>>;
 
 // === impl TableAccess ===

@@ -39,7 +39,6 @@ impl Evaluation<'_> {
     }
 }
 
-/// Returns the maximum change of a weight in one step.
 const fn max_weight_step(weight: u64) -> u64 {
     let permille = STEP_PERMILLE as u64;
     weight / 1000 * permille + weight % 1000 * permille / 1000
