@@ -213,7 +213,7 @@ impl Evaluation<'_> {
         {
             return self.revert_series();
         }
-        // A lone call that exceeds the SLO makes every setting futile.
+        // If a call exceeds the SLO with nothing else in flight, every setting is futile.
         if let (Some(slo), Some(lone)) = (self.bounds.slo, self.report.lone_late)
             && lone > slo
         {

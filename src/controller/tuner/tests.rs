@@ -432,7 +432,7 @@ fn a_reverted_step_stops_at_settings_that_were_loosened_meanwhile() {
     group.evaluate_times(12, &report_of(1000, 100, 0));
     let highest = group.in_force().shift_permille;
     group.evaluate_times(9, &report_of(1000, 0, 50));
-    // Between the two lowerings the SLO is missed once, while even a lone call takes longer.
+    // Between the two lowerings the SLO is missed once, while even a call with nothing else in flight takes longer.
     group.evaluate_once(GroupReport { lone_late: Some(Duration::from_millis(140)), ..report_of(1000, 100, 0) });
     group.evaluate_times(9, &report_of(1000, 0, 50));
     let loosened = group.in_force();
@@ -537,7 +537,7 @@ proptest! {
         let changes = SimulatedGroup::changes(&group.pushed);
         prop_assert!(changes <= 250, "{changes} in all");
         // If 5 % of enough calls are late, which is five times the allowed share, a setting moves,
-        // unless a lone call takes longer than the SLO.
+        // unless a call with nothing else in flight takes longer than the SLO.
         let answered = report.latency.count();
         let is_late = answered >= 200 && report.late * 20 >= answered;
         let is_feasible = report.lone_late.is_none_or(|lone| lone <= SLO);
