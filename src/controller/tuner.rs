@@ -102,7 +102,7 @@ pub struct GroupReport {
 pub struct Proposal {
     /// Settings found to be right. Under [`TuningMode::Recommend`] they are only published.
     pub settings: TunedSettings,
-    /// Settings to push to the sidecars: the same under [`TuningMode::Auto`], the default otherwise.
+    /// Settings to push to the sidecars: the same under [`TuningMode::Auto`], else the default.
     pub pushed: TunedSettings,
     /// Reason for the settings.
     pub reason: TuningReason,

@@ -170,8 +170,8 @@ impl Evaluation<'_> {
         }
     }
 
-    /// Returns the settings to publish. Under [`TuningMode::Recommend`], where they are not applied,
-    /// these are the last recommended ones, until the SLO is met without them.
+    /// Returns the settings to publish. Under [`TuningMode::Recommend`], where they are not
+    /// applied, these are the last recommended ones, until the SLO is met without them.
     fn published_settings(&self, decided: TunedSettings) -> TunedSettings {
         if self.bounds.mode != TuningMode::Recommend {
             return decided;

@@ -432,7 +432,8 @@ fn a_reverted_step_stops_at_settings_that_were_loosened_meanwhile() {
     group.evaluate_times(12, &report_of(1000, 100, 0));
     let highest = group.in_force().shift_permille;
     group.evaluate_times(9, &report_of(1000, 0, 50));
-    // Between the two lowerings the SLO is missed once, while even a call with nothing else in flight takes longer.
+    // Between the two lowerings the SLO is missed once, while even a call with nothing else in
+    // flight takes longer.
     group.evaluate_once(GroupReport { lone_late: Some(Duration::from_millis(140)), ..report_of(1000, 100, 0) });
     group.evaluate_times(9, &report_of(1000, 0, 50));
     let loosened = group.in_force();
