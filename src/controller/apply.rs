@@ -72,7 +72,6 @@ struct Attempt {
     unanswered: bool,
 }
 
-/// A pending write.
 enum PendingWrite {
     Policy(ObjectKey, Box<BatchPolicyStatus>),
     Profile(ObjectKey, Box<BatchProfileStatus>),
@@ -118,8 +117,7 @@ pub async fn apply(
             changed = reach.changed() => if changed.is_ok() && *reach.borrow_and_update() {
                 writer.reset_unanswered();
             },
-            // An error means that the sender is dropped, which is a shutdown too.
-            _ = stop.wait_for(|stop| *stop) => return,
+            () = crate::wait_for_shutdown(&mut stop) => return,
         }
         let round = rounds.borrow_and_update().clone();
         let leads = leadership.is_leader();
@@ -194,7 +192,6 @@ impl StatusWriter {
         self.metrics.record_reconcile_result(worst);
     }
 
-    /// Returns the writes of a round that are due.
     fn due_writes(&self, round: &ReconcileResult, now: Tick) -> Vec<PendingWrite> {
         let desired = &round.desired;
         let mut writes = Vec::new();

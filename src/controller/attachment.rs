@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use strum::{IntoStaticStr, VariantNames};
+
 use super::cluster_state::{ClusterState, ObjectKey, OwnerRef, Pod, Policy, in_namespace};
 use super::matching::{
     PodSubject, PolicyChoice, PolicyTarget, TargetLookup, choose, requests_injection, resolve_target, takes_precedence,
@@ -40,7 +42,7 @@ pub struct Attachment {
 }
 
 /// Acceptance of a policy: the reasons of its condition `Accepted`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, IntoStaticStr, VariantNames)]
 pub enum Acceptance {
     /// The policy is accepted, with an optional remark.
     Accepted(Option<String>),
@@ -66,18 +68,10 @@ pub enum RequestedProfile {
 // === impl Acceptance ===
 
 impl Acceptance {
-    /// All reasons.
-    pub const REASONS: [&str; 4] = ["Accepted", "Conflicted", "Invalid", "TargetNotFound"];
-
     /// Returns the reason, in one word.
     #[must_use]
-    pub const fn reason(&self) -> &'static str {
-        match self {
-            Self::Accepted(_) => "Accepted",
-            Self::Conflicted(_) => "Conflicted",
-            Self::Invalid(_) => "Invalid",
-            Self::TargetNotFound(_) => "TargetNotFound",
-        }
+    pub fn reason(&self) -> &'static str {
+        self.into()
     }
 
     /// Returns `true` if the policy is applied to its pods. A missing target does not prevent that,
@@ -180,7 +174,6 @@ fn policy_of(cluster: &ClusterState, pod: &Pod, claims: &mut PodClaims) -> Optio
     Some(chosen.meta.key.clone())
 }
 
-/// Returns the profile that a policy requests.
 fn requested_profile(cluster: &ClusterState, policy: &Policy) -> RequestedProfile {
     let Ok(spec) = &policy.spec else { return RequestedProfile::Unknown };
     if let Some(name) = spec.profile_ref.as_ref().and_then(|reference| reference.name.clone()) {
@@ -193,7 +186,6 @@ fn requested_profile(cluster: &ClusterState, policy: &Policy) -> RequestedProfil
     RequestedProfile::Own(name, Box::new(own))
 }
 
-/// Determines the acceptance of a policy.
 fn evaluate_acceptance(cluster: &ClusterState, policy: &Arc<Policy>, followed: bool, claims: &PodClaims) -> Acceptance {
     if let Some(reason) = &policy.invalid {
         return Acceptance::Invalid(reason.clone());

@@ -163,8 +163,7 @@ pub async fn publish(
     loop {
         let notice = tokio::select! {
             notice = notices.recv() => notice,
-            // An error means that the sender is dropped, which is a shutdown too.
-            _ = stop.wait_for(|stop| *stop) => None,
+            () = crate::wait_for_shutdown(&mut stop) => None,
         };
         let Some(notice) = notice else { return };
         match filter.decide(&notice, clock.now()) {

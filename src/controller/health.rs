@@ -104,10 +104,7 @@ pub async fn serve(listener: TcpListener, health: HealthServer, mut stop: watch:
         .route("/livez", get(alive))
         .route("/readyz", get(ready))
         .with_state(health);
-    let stopped = async move {
-        // An error means that the sender is dropped, which is a shutdown too.
-        stop.wait_for(|stop| *stop).await.ok();
-    };
+    let stopped = async move { crate::wait_for_shutdown(&mut stop).await };
     serve_router(listener, router, stopped).await;
 }
 

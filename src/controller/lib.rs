@@ -68,3 +68,9 @@ pub const LEASE: &str = "groupage-controller";
 pub const SECRET: &str = "groupage-tls";
 /// Name of the `MutatingWebhookConfiguration`. See [`LEASE`].
 pub const WEBHOOKS: &str = "groupage-injector";
+
+/// Resolves at shutdown, also if the sender is dropped.
+async fn wait_for_shutdown(stop: &mut tokio::sync::watch::Receiver<bool>) {
+    // The guard that `wait_for` returns must not be held.
+    drop(stop.wait_for(|stop| *stop).await);
+}

@@ -142,7 +142,6 @@ pub fn is_for(cluster: &ClusterState, policy: &Policy, subject: PodSubject<'_>) 
     target.is_some_and(|target| target != PolicyTarget::Namespace && includes_pod(cluster, target, subject))
 }
 
-/// Returns `true` if a target includes a pod.
 fn includes_pod(cluster: &ClusterState, target: PolicyTarget<'_>, subject: PodSubject<'_>) -> bool {
     match target {
         PolicyTarget::Namespace => true,
@@ -151,7 +150,6 @@ fn includes_pod(cluster: &ClusterState, target: PolicyTarget<'_>, subject: PodSu
     }
 }
 
-/// Returns `true` if a reference leads to a pod.
 fn leads_to_pod(cluster: &ClusterState, target: &TargetRef, subject: PodSubject<'_>) -> bool {
     let (kind, name) = (target.kind.as_deref().unwrap_or_default(), target.name.as_deref().unwrap_or_default());
     let object = |table: &ObjectTable<Value>| {

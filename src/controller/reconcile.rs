@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use strum::VariantNames as _;
 use tokio::sync::{mpsc, watch};
 
 use super::apply::WrittenStatuses;
@@ -75,7 +76,7 @@ impl Reconciler {
                 }
                 () = leadership.changed() => {}
                 () = tokio::time::sleep(RESYNC_INTERVAL) => {}
-                () = wait_for_shutdown(&mut stop) => return,
+                () = crate::wait_for_shutdown(&mut stop) => return,
             }
             changes.borrow_and_update();
             let cluster = self.shared.cluster();
@@ -105,7 +106,7 @@ impl Reconciler {
         let desired = recompute(input, now);
         self.metrics.record_reconcile(self.clock.now().since(start));
         self.metrics.set_pods_missing(desired.missing.len());
-        let mut reasons: BTreeMap<&'static str, usize> = Acceptance::REASONS.map(|reason| (reason, 0)).into();
+        let mut reasons: BTreeMap<_, usize> = Acceptance::VARIANTS.iter().map(|reason| (*reason, 0)).collect();
         for attachment in attached.policies.values() {
             *reasons.entry(attachment.accepted.reason()).or_default() += 1;
         }
@@ -127,12 +128,6 @@ impl fmt::Debug for Reconciler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reconciler").field("inject_by_default", &self.inject_by_default).finish_non_exhaustive()
     }
-}
-
-/// Resolves at shutdown, also if the sender is dropped.
-async fn wait_for_shutdown(stop: &mut watch::Receiver<bool>) {
-    // The guard that `wait_for` returns must not be held.
-    drop(stop.wait_for(|stop| *stop).await);
 }
 
 /// Returns the wall-clock time, for human-readable timestamps.

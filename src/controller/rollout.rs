@@ -26,13 +26,8 @@ mod step;
 
 use crate::control::histogram::Histogram;
 
-pub use self::plan::{
-    ArmPlan, CanaryStep, ExperimentPlan, OnFailure, RegressionThresholds, RolloutPlan, RolloutStrategy,
-};
-pub use self::step::{
-    ArmState, ComparisonOutcome, Phase, PodReport, ProfileVerdict, RolloutDecision, RolloutEvent, RolloutState,
-    evaluate,
-};
+pub use self::plan::{ArmPlan, CanaryStep, ExperimentPlan, RegressionThresholds, RolloutPlan, RolloutStrategy};
+pub use self::step::{ArmState, PodReport, ProfileVerdict, RolloutDecision, RolloutEvent, RolloutState, evaluate};
 
 /// An instant in seconds since the Unix epoch: the resolution of a status, and precise enough for
 /// clocks of different controllers.

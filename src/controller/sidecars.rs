@@ -136,12 +136,6 @@ impl SidecarController {
         })
     }
 
-    /// Returns the open streams once the port is served.
-    #[must_use]
-    pub fn streams(&self) -> Option<&StreamRegistry> {
-        self.streams.get()
-    }
-
     /// Pushes new CA bundles to all sidecars, and redirects them at shutdown.
     async fn push_certificates(
         &self,
@@ -159,8 +153,7 @@ impl SidecarController {
                         streams.push_all(&push);
                     }
                 }
-                // An error means that the sender is dropped, which is a shutdown too.
-                _ = stop.wait_for(|stop| *stop) => break,
+                () = crate::wait_for_shutdown(&mut stop) => break,
             }
         }
         let goaway = Goaway {

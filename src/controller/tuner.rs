@@ -29,9 +29,10 @@ use std::time::Duration;
 
 use strum::IntoStaticStr;
 
+use crate::api::v1alpha1::{TuningGranularity, TuningMode};
 use crate::control::histogram::Histogram;
 
-pub use self::bounds::{TunerMode, TuningBounds, TuningGranularity};
+pub use self::bounds::TuningBounds;
 pub use self::evaluate::evaluate;
 pub use self::format::{format_rounded, format_share};
 pub use self::group::{GroupKey, PodProposal, Tuner};
@@ -99,9 +100,9 @@ pub struct GroupReport {
 /// Settings proposed for a group, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proposal {
-    /// Settings found to be right. Under [`TunerMode::Recommend`] they are only published.
+    /// Settings found to be right. Under [`TuningMode::Recommend`] they are only published.
     pub settings: TunedSettings,
-    /// Settings to push to the sidecars: the same under [`TunerMode::Auto`], the default otherwise.
+    /// Settings to push to the sidecars: the same under [`TuningMode::Auto`], else the default.
     pub pushed: TunedSettings,
     /// Reason for the settings.
     pub reason: TuningReason,
@@ -182,6 +183,13 @@ impl ReasonCode {
                 | Self::Bounded
         )
     }
+}
+
+/// Returns `true` if a number changed by at least a tenth, from which on it is worth a write of a
+/// status.
+#[must_use]
+pub fn has_moved(old: u64, new: u64) -> bool {
+    u128::from(old.abs_diff(new)) * 10 >= u128::from(old.max(1))
 }
 
 #[cfg(test)]

@@ -107,8 +107,7 @@ pub async fn classify_uninjected(
     loop {
         tokio::select! {
             changed = rounds.changed() => if changed.is_err() { return },
-            // An error means that the sender is dropped, which is a shutdown too.
-            _ = stop.wait_for(|stop| *stop) => return,
+            () = crate::wait_for_shutdown(&mut stop) => return,
         }
         let round = rounds.borrow_and_update().clone();
         if !leadership.is_leader() {

@@ -160,7 +160,7 @@ impl SharedState {
             cluster: Arc::default(),
             changed: watch::channel(0).0,
             beats: Arc::new(beats),
-            reach: ApiReach::new(),
+            reach: ApiReach::default(),
             clock,
         }
     }

@@ -56,6 +56,12 @@ pub(super) fn at_mut<'a>(value: &'a mut Value, path: &[&str]) -> Option<&'a mut 
     path.iter().try_fold(value, |value, key| value.get_mut(key))
 }
 
+/// Returns the regular container of a pod with this name.
+pub(super) fn container_mut<'a>(pod: &'a mut Value, name: &str) -> Option<&'a mut Value> {
+    let containers = at_mut(pod, &["spec", "containers"])?.as_array_mut()?;
+    containers.iter_mut().find(|container| text(container, &["name"]) == Some(name))
+}
+
 /// Returns a non-negative integer, including one in floating-point notation: JSON has a single
 /// number type, and a program without an integer type writes `8000.0`.
 pub(super) fn as_integer(value: &Value) -> Option<u64> {
@@ -82,9 +88,8 @@ pub(super) fn matches_labels(labels: &Value, required: &Value) -> bool {
 /// Returns `true` if `labels` satisfy a label selector (`matchLabels`, `matchExpressions`). An
 /// empty selector matches everything.
 pub(super) fn matches_selector(labels: &Value, selector: &Value) -> bool {
-    let all = at(selector, &["matchLabels"])
-        .as_object()
-        .is_none_or(|required| required.iter().all(|(key, value)| labels.get(key) == Some(value)));
+    let required = at(selector, &["matchLabels"]);
+    let all = !required.is_object() || matches_labels(labels, required);
     all && list(selector, &["matchExpressions"]).iter().all(|term| {
         let found = text(term, &["key"]).and_then(|key| labels.get(key));
         let among = || found.is_some_and(|found| list(term, &["values"]).contains(found));

@@ -120,7 +120,6 @@ impl<'a> AnnotationReader<'a> {
         read
     }
 
-    /// Records an invalid value.
     pub(super) fn record_invalid(&mut self, key: &str, allowed: &str) {
         let key = format!("{PREFIX}{key}");
         let value = self.annotations.get(&key).unwrap_or(&Value::Null);

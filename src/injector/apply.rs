@@ -71,7 +71,8 @@ pub(super) fn apply(
     let inputs = InjectionInputs { original, incoming, known, context, overrides };
     let mut draft = PodDraft { pod: original.clone(), undo: UndoRecord::default(), report: InjectionReport::default() };
     let plan = InjectionPlan::new(inputs, &mut draft.report.warnings)?;
-    draft.report.facts.push(plan.describe_form().to_owned());
+    let form = if plan.native { "as a native sidecar" } else { "as a plain container" };
+    draft.report.facts.push(form.to_owned());
     draft.change_applications(inputs, &plan);
     let hashes = draft.add_sidecar(inputs, &plan);
     let profile = draft.describe(inputs, &plan);
@@ -161,10 +162,6 @@ impl InjectionPlan {
         Ok(Self { native, numbers, planned, engine, recipes, notes, resources, token, snapshot, grace })
     }
 
-    const fn describe_form(&self) -> &'static str {
-        if self.native { "as a native sidecar" } else { "as a plain container" }
-    }
-
     fn is_captured(&self, container: &str) -> bool {
         self.planned.iter().any(|planned| planned.mode != PortCapture::None && planned.port.container == container)
     }
@@ -182,7 +179,7 @@ impl InjectionPlan {
             form: if self.native { "native" } else { "classic" }.to_owned(),
             capture: self.planned.into_iter().map(captured).collect(),
             recipes: self.recipes.iter().map(|recipe| recipe.name().to_owned()).collect(),
-            engine: self.engine.as_ref().map(EnginePlan::status),
+            engine: self.engine.map(|engine| engine.status),
             metrics: self.numbers.metrics,
             admin: self.numbers.admin,
             policy: overrides.policy.as_ref().map(|policy| policy.name.clone()),

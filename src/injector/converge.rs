@@ -13,7 +13,6 @@ use serde_json::{Map, Value};
 
 use super::access::text;
 
-/// Returns a hash of each field of a container.
 pub(super) fn field_hashes(container: &Value) -> BTreeMap<String, String> {
     let hash = |value: &Value| blake3::hash(value.to_string().as_bytes()).to_hex().chars().take(8).collect();
     container.as_object().into_iter().flatten().map(|(key, value)| (key.clone(), hash(value))).collect()

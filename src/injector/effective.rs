@@ -29,14 +29,12 @@ pub(super) struct InjectionSettings {
     pub(super) mode: Option<Mode>,
     /// The model that the sidecar executes; `None` for a sidecar in front of a model server.
     pub(super) engine: Option<EngineSettings>,
-    /// The policy of this pod.
     pub(super) policy: Option<NamedPolicy>,
 }
 
 // === impl InjectionSettings ===
 
 impl InjectionSettings {
-    /// Returns `true` if the sidecar is a native one.
     pub(super) fn is_native(&self, context: &InjectionContext) -> bool {
         match self.native {
             NativeSidecar::Always => true,

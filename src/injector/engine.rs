@@ -47,7 +47,6 @@ pub(super) const START_SECONDS: u32 = 300;
 pub(super) const MODEL_PATH: &str =
     "the absolute directory of a model, or with groupage.dev/engine-volume a path in that volume, without . and ..";
 
-/// Settings of the engine of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EngineSettings {
     /// Directory of the model: absolute, or relative to the root of the volume.
@@ -57,7 +56,6 @@ pub(super) struct EngineSettings {
     pub(super) volume: Option<String>,
 }
 
-/// A port of the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EnginePort {
     pub(super) number: u16,
@@ -74,8 +72,7 @@ pub(super) struct EnginePlan {
     /// Facts about the ports.
     notes: Vec<String>,
     pub(super) warnings: Vec<String>,
-    /// Record of the engine in the status.
-    status: EngineStatus,
+    pub(super) status: EngineStatus,
 }
 
 /// Returns a directory of a model without its trailing slash, or `None` if it is invalid.
@@ -200,7 +197,6 @@ impl EnginePlan {
         }
     }
 
-    /// Returns the lowest port number.
     pub(super) fn lowest_port(&self) -> Option<u16> {
         self.ports.iter().map(|port| port.number).min()
     }
@@ -224,11 +220,6 @@ impl EnginePlan {
             facts.push(format!("the sidecar requests {GPU_RESOURCE}: 1"));
         }
         facts
-    }
-
-    /// Returns the record of the engine.
-    pub(super) fn status(&self) -> EngineStatus {
-        self.status.clone()
     }
 }
 

@@ -64,12 +64,14 @@ pub use context::{
     SidecarDefaults, Workload,
 };
 pub use engine::outdated_engine_settings;
+pub use json_patch::diff as patch;
 pub use policy::runtime_config;
 pub use recipe::merged_calls;
 pub use referrers::KINDS as REFERRERS;
 pub use service_fix::{ServiceFix, name_ports, remedy, service_fixes};
 pub use skip::SkipReason;
 pub use template::{TemplateLocation, template_locations};
+pub use undo::uninject;
 
 /// Annotation and label that enable or disable injection of a pod.
 pub const INJECT: &str = "groupage.dev/inject";
@@ -160,7 +162,7 @@ pub struct RestoredPod {
 /// Adds the sidecar to a pod or a pod template (an object with `metadata` and `spec`).
 #[must_use]
 pub fn inject(pod: &Value, context: &InjectionContext) -> InjectionOutcome {
-    let before = undo::uninject(pod);
+    let before = uninject(pod);
     let known = status::InjectionStatus::from_pod(pod);
     let original = before.as_ref().map_or(pod, |before| &before.pod);
     match opt_in::decide(original, context) {
@@ -189,18 +191,6 @@ pub fn inject(pod: &Value, context: &InjectionContext) -> InjectionOutcome {
         }
         Err(skipped) => InjectionOutcome::Skipped(skipped),
     }
-}
-
-/// Removes the sidecar from a pod or a pod template; `None` if it has none.
-#[must_use]
-pub fn uninject(pod: &Value) -> Option<RestoredPod> {
-    undo::uninject(pod)
-}
-
-/// Computes the JSON Patch (RFC 6902) from one pod to another.
-#[must_use]
-pub fn patch(from: &Value, to: &Value) -> json_patch::Patch {
-    json_patch::diff(from, to)
 }
 
 // === impl InjectionOutcome ===

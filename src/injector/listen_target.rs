@@ -129,7 +129,6 @@ fn plain_numbers(app_listen: &AppListen) -> Vec<u16> {
     override_values(app_listen).filter_map(|value| value.parse().ok()).collect()
 }
 
-/// Returns the values that the overrides set.
 fn override_values(app_listen: &AppListen) -> impl Iterator<Item = &str> {
     app_listen.overrides.iter().filter_map(|setting| match setting {
         ListenOverride::Env(_, value) => Some(value.as_str()),
@@ -151,11 +150,7 @@ fn port_of(value: &str) -> Option<u16> {
 
 /// Formats the names of the application's containers for a sentence.
 pub(super) fn applications(pod: &Value) -> String {
-    let names: Vec<String> = ports::application_containers(pod)
-        .filter_map(|container| text(container, &["name"]))
-        .map(str::to_owned)
-        .collect();
-    listed(&names)
+    listed(&ports::application_names(pod))
 }
 
 /// Returns `true` if the pod has an application container of this name.

@@ -9,7 +9,6 @@ pub(super) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-contai
 /// Fields of a container with handlers that may connect to its own ports.
 pub(super) const HANDLERS: [&str; 5] =
     ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/postStart", "lifecycle/preStop"];
-/// Probes of a container.
 pub(super) const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startupProbe"];
 /// Path prefix of the sidecar's drain endpoint, which the kubelet calls; the token follows.
 pub(super) const DRAIN_PATH: &str = "/drain/";

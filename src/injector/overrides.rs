@@ -111,7 +111,6 @@ fn supported_value<T>(word: Option<OpenEnum<T>>) -> Option<T> {
     }
 }
 
-/// Returns the valid ports of a policy.
 fn valid_ports(ports: Option<Vec<PortRef>>) -> Vec<PortRef> {
     // A port name contains a letter, so a string of digits is a number.
     let read = |port: PortRef| match &port {
@@ -168,7 +167,6 @@ fn or_of_policy(
     }
 }
 
-/// Returns the recipes that a policy allows.
 fn recipe_of_policy(text: Option<&str>, warnings: &mut Vec<String>) -> RecipeChoice {
     let text = text.unwrap_or("Auto");
     RecipeChoice::parse(text).unwrap_or_else(|| {

@@ -2,7 +2,6 @@
 
 use super::ports::PortCandidate;
 
-/// Capture mode of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum PortCapture {
     /// The port's name moves to the sidecar.

@@ -12,10 +12,6 @@ use super::{InjectionContext, NamedPolicy, NamedProfile};
 use crate::api::v1alpha1::{BatchPolicySpec, DurationText, Mode, OpenEnum};
 use crate::config;
 
-/// Keys of `spec.proxy` that apply to a local configuration file only. In a pod the injection sets
-/// them.
-const LOCAL_PROXY_KEYS: [&str; 7] = ["listen", "upstream", "tls", "upstreamTls", "admin", "log", "state"];
-
 /// Keys of `spec` that concern the controller and not the sidecar.
 const CONTROLLER_KEYS: [&str; 5] = ["targetRefs", "selector", "profileRef", "rollout", "injection"];
 
@@ -146,7 +142,7 @@ fn apply_annotations(mut spec: BatchPolicySpec, mode: Option<Mode>, drain: Optio
             map.remove(key);
         }
         if let Some(proxy) = map.get_mut("proxy").and_then(Value::as_object_mut) {
-            for key in LOCAL_PROXY_KEYS {
+            for key in config::LOCAL_PROXY_KEYS {
                 proxy.remove(key);
             }
         }
@@ -162,7 +158,6 @@ pub(super) fn missing_profile(spec: &BatchPolicySpec, context: &InjectionContext
     missing.then(|| format!("BatchProfile {name} does not exist: the defaults apply until it does"))
 }
 
-/// Returns the profile that a policy refers to.
 pub(super) fn profile<'a>(spec: &BatchPolicySpec, context: &'a InjectionContext) -> Option<&'a NamedProfile> {
     let name = spec.profile_ref.as_ref()?.name.as_deref()?;
     context.profiles.iter().find(|profile| profile.name == name)

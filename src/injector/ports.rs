@@ -47,6 +47,11 @@ pub(super) fn application_containers(pod: &Value) -> impl Iterator<Item = &Value
     list(pod, &["spec", "containers"]).iter().filter(is_application)
 }
 
+/// Returns the names of the application's containers.
+pub(super) fn application_names(pod: &Value) -> Vec<String> {
+    application_containers(pod).filter_map(|container| text(container, &["name"])).map(str::to_owned).collect()
+}
+
 /// Returns the containers without capturable ports: those of other proxies, and init containers.
 pub(super) fn uncapturable_containers(pod: &Value) -> impl Iterator<Item = &Value> {
     proxy_containers(pod).chain(list(pod, &["spec", "initContainers"]))
@@ -75,12 +80,6 @@ pub(super) fn container_ports(container: &Value) -> impl Iterator<Item = PortCan
 /// captured.
 pub(super) fn declared(pod: &Value) -> impl Iterator<Item = PortCandidate> + '_ {
     application_containers(pod).chain(uncapturable_containers(pod)).flat_map(container_ports)
-}
-
-/// Returns `true` if the number is a port of Istio's proxy. Istio rewrites the probes of a pod to
-/// such a port.
-pub(super) fn is_istio_port(number: u16) -> bool {
-    ISTIO.contains(&number)
 }
 
 /// Returns `true` for a TCP port. An absent or empty protocol is TCP: typed clients serialize an

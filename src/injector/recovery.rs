@@ -23,8 +23,7 @@ pub(super) fn restore_without_record(pod: &mut Value, sidecar: &Value) {
     // Versions before 0.2 wrote the flag and its value as two words.
     let captures = args.iter().filter_map(|arg| arg.strip_prefix("--capture=")).chain(after("--capture"));
     let moved: Vec<(u16, Vec<&str>)> = captures.filter_map(|capture| moved_names(capture, sidecar)).collect();
-    let applications: Vec<String> =
-        ports::application_containers(pod).filter_map(|own| text(own, &["name"])).map(str::to_owned).collect();
+    let applications = ports::application_names(pod);
     let containers = at_mut(pod, &["spec", "containers"]).and_then(Value::as_array_mut);
     for own in containers.into_iter().flatten() {
         if !text(own, &["name"]).is_some_and(|name| applications.iter().any(|application| application == name)) {
@@ -66,7 +65,6 @@ fn restore_names(own: &mut Value, captured: u16, names: &[&str]) {
     }
 }
 
-/// Removes a drain hook.
 fn remove_drain_hook(own: &mut Value, metrics: u16) {
     if !is_sidecar_handler(at(own, &["lifecycle", "preStop"]), DRAIN_PATH, metrics) {
         return;

@@ -266,7 +266,6 @@ pub(super) fn by_number(object: &Value, port: u16) -> Vec<(usize, u16)> {
         .collect()
 }
 
-/// Adds the references of a Service to this port.
 fn add_service_references(object: &Value, name: &str, port: &PortCandidate, found: &mut Referrers) {
     for entry in service_ports(object) {
         let port_text = number(at(entry, &["port"])).map_or_else(|| "?".to_owned(), |port| port.to_string());

@@ -23,7 +23,6 @@ const AUDIENCE: &str = "groupage.dev";
 /// rejects.
 const USER: u32 = 65532;
 
-/// Inputs of the container manifests.
 pub(super) struct ManifestInputs<'a> {
     pub(super) pod: &'a Value,
     pub(super) context: &'a InjectionContext,
@@ -44,7 +43,6 @@ pub(super) struct ManifestInputs<'a> {
 // === impl ManifestInputs ===
 
 impl ManifestInputs<'_> {
-    /// Builds the sidecar container.
     pub(super) fn sidecar_container(&self) -> Value {
         let defaults = &self.context.sidecar;
         let mut container = json!({

@@ -54,7 +54,6 @@ pub(super) fn before(pod: &Value, context: &InjectionContext) -> Option<SkippedP
     })
 }
 
-/// Every list of containers.
 const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
 
 fn has_named_item(spec: &Value, lists: &[&str], name: &str) -> bool {

@@ -11,7 +11,6 @@ use super::names::DRAIN_TOKEN;
 use super::planned::PortCapture;
 use super::{CONTAINER, STATUS};
 
-/// Status of an injection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct InjectionStatus {
@@ -19,7 +18,6 @@ pub(super) struct InjectionStatus {
     pub(super) version: String,
     /// Either `native` or `classic`.
     pub(super) form: String,
-    /// The captured ports.
     #[serde(default)]
     pub(super) capture: Vec<CapturedPort>,
     /// Names of the recipes that were applied.
@@ -49,12 +47,10 @@ pub(super) struct InjectionStatus {
     /// components.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) fields: BTreeMap<String, BTreeMap<String, String>>,
-    /// Undo record.
     #[serde(default)]
     pub(super) undo: UndoRecord,
 }
 
-/// A captured port.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CapturedPort {
@@ -136,7 +132,6 @@ pub(super) struct UndoRecord {
     pub(super) status: Option<Value>,
 }
 
-/// A renamed port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PortRename {
     pub(super) container: String,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{InjectionContext, InjectionOutcome, SkipReason, Workload, inject, uninject};
+use super::{InjectedPod, InjectionContext, InjectionOutcome, NamedPolicy, SkipReason, Workload, inject, uninject};
 
 /// A pod with one container and one named port.
 fn pod() -> Value {
@@ -32,11 +32,29 @@ fn context() -> InjectionContext {
     }
 }
 
-fn injected(pod: &Value, context: &InjectionContext) -> Value {
+/// The pod with an `app-listen` override in mode `Loopback`.
+fn pod_with_app_listen(app_listen: &str) -> Value {
+    let mut pod = pod();
+    pod["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
+    pod["metadata"]["annotations"]["groupage.dev/app-listen"] = json!(app_listen);
+    pod
+}
+
+/// A policy with this spec.
+fn policies(spec: Value) -> Arc<[NamedPolicy]> {
+    let spec = serde_json::from_value(spec).unwrap();
+    Arc::from([NamedPolicy { name: "p".to_owned(), spec, ..NamedPolicy::default() }])
+}
+
+fn inject_pod(pod: &Value, context: &InjectionContext) -> InjectedPod {
     match inject(pod, context) {
-        InjectionOutcome::Injected(injected) => injected.pod,
+        InjectionOutcome::Injected(injected) => *injected,
         other => panic!("{other:?}"),
     }
+}
+
+fn injected(pod: &Value, context: &InjectionContext) -> Value {
+    inject_pod(pod, context).pod
 }
 
 fn skipped(pod: &Value, context: &InjectionContext) -> SkipReason {
@@ -157,13 +175,7 @@ fn pod_over_a_limit_is_skipped() {
 #[test]
 fn a_policy_too_large_for_a_variable_is_replaced_by_passthrough() {
     let spec = json!({"tenants": {"weights": (0..9000).map(|n| (format!("t{n}"), json!(1))).collect::<serde_json::Map<_, _>>()}});
-    let policy = super::NamedPolicy {
-        name: "big".to_owned(),
-        spec: serde_json::from_value(spec).unwrap(),
-        ..Default::default()
-    };
-    let context = InjectionContext { policies: Arc::from([policy]), ..context() };
-    let InjectionOutcome::Injected(done) = inject(&pod(), &context) else { panic!("it is injected") };
+    let done = inject_pod(&pod(), &InjectionContext { policies: policies(spec), ..context() });
     assert!(done.report.warnings.iter().any(|warning| warning.contains("does not fit")), "{:?}", done.report);
     let env = done.pod["spec"]["initContainers"][0]["env"].as_array().unwrap();
     assert!(env.contains(&json!({"name": "GROUPAGE_POLICY", "value": "{\"mode\":\"Passthrough\"}"})), "{env:?}");

@@ -4,9 +4,9 @@
 //! and variables since the injection, and these stay. A forged undo record has no more power than a
 //! genuine one: only places that an injection changes are reverted.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::access::{at, at_mut, find_named, list, map_mut, text};
+use super::access::{at, at_mut, container_mut, find_named, list, map_mut, text};
 use super::names::{
     CONNECT_PATH, CREATED_PATHS, DEFAULT_CONTAINER, DRAIN_PATH, HANDLERS, MADE_IN_CONTAINERS, PROBES, RENAMED_PREFIX,
     STATE_VOLUME, TOKEN_VOLUME,
@@ -17,8 +17,9 @@ use super::status::{
 };
 use super::{CONTAINER, INJECTED, REDIRECT, RestoredPod, STATUS, recovery};
 
-/// Returns the pod without the sidecar; `None` if it has no sidecar of Groupage.
-pub(super) fn uninject(pod: &Value) -> Option<RestoredPod> {
+/// Removes the sidecar from a pod or a pod template; `None` if it has no sidecar of Groupage.
+#[must_use]
+pub fn uninject(pod: &Value) -> Option<RestoredPod> {
     let status = InjectionStatus::from_pod(pod);
     let labelled = text(pod, &["metadata", "labels", INJECTED]) == Some("true");
     let runs_proxy = |key: &str| {
@@ -42,10 +43,8 @@ pub(super) fn uninject(pod: &Value) -> Option<RestoredPod> {
     let empty = UndoRecord::default();
     let undo = record.as_ref().unwrap_or(&empty);
     for (map, key, was) in [("labels", INJECTED, &undo.label), ("annotations", STATUS, &undo.status)] {
-        let Some(map) = at_mut(&mut pod, &["metadata", map]).and_then(Value::as_object_mut) else { continue };
-        match was {
-            Some(was) => drop(map.insert(key.to_owned(), was.clone())),
-            None => drop(map.remove(key)),
+        if let Some(map) = at_mut(&mut pod, &["metadata", map]).and_then(Value::as_object_mut) {
+            restore_key(map, key, was.clone());
         }
     }
     if status.is_some() {
@@ -141,12 +140,7 @@ fn restore_hook(pod: &mut Value, AddedHook { container, null }: &AddedHook) -> b
     let is_ours =
         text(own, &["lifecycle", "preStop", "httpGet", "path"]).is_some_and(|path| path.starts_with(DRAIN_PATH));
     if is_ours {
-        let lifecycle = map_mut(own, &["lifecycle"]);
-        if *null {
-            drop(lifecycle.insert("preStop".to_owned(), Value::Null));
-        } else {
-            drop(lifecycle.remove("preStop"));
-        }
+        restore_key(map_mut(own, &["lifecycle"]), "preStop", null.then_some(Value::Null));
     }
     is_ours
 }
@@ -157,11 +151,7 @@ fn restore_probe(pod: &mut Value, ProbeChange { container, at: place, was, null 
         && at(own, &[place, "tcpSocket"]).is_null();
     if is_ours {
         let probe = map_mut(own, &[place]);
-        if *null {
-            drop(probe.insert("httpGet".to_owned(), Value::Null));
-        } else {
-            drop(probe.remove("httpGet"));
-        }
+        restore_key(probe, "httpGet", null.then_some(Value::Null));
         probe.insert("tcpSocket".to_owned(), was.clone());
     }
     is_ours
@@ -208,11 +198,7 @@ fn restore_variable(pod: &mut Value, VariableChange { container, name, set, was 
 fn restore_request(pod: &mut Value, AddedRequest { resource, set, null }: &AddedRequest) -> bool {
     let requests = at_mut(pod, &["spec", "resources", "requests"]).and_then(Value::as_object_mut);
     let Some(requests) = requests.filter(|requests| requests.get(resource) == Some(set)) else { return false };
-    if *null {
-        drop(requests.insert(resource.clone(), Value::Null));
-    } else {
-        drop(requests.remove(resource));
-    }
+    restore_key(requests, resource, null.then_some(Value::Null));
     true
 }
 
@@ -248,12 +234,10 @@ fn remove_created(pod: &mut Value, undo: &UndoRecord) {
         };
         let Some(parent) = parent.and_then(Value::as_object_mut) else { continue };
         let empty = parent.get(last).is_some_and(|value| {
-            value.as_object().is_some_and(serde_json::Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
+            value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
         });
-        match (empty, was_null) {
-            (true, true) => drop(parent.insert(last.to_owned(), Value::Null)),
-            (true, false) => drop(parent.remove(last)),
-            (false, _) => {}
+        if empty {
+            restore_key(parent, last, was_null.then_some(Value::Null));
         }
     }
 }
@@ -265,7 +249,10 @@ fn remove_named(pod: &mut Value, path: &[&str], is_removed: impl Fn(&str) -> boo
     }
 }
 
-fn container_mut<'a>(pod: &'a mut Value, name: &str) -> Option<&'a mut Value> {
-    let containers = at_mut(pod, &["spec", "containers"])?.as_array_mut()?;
-    containers.iter_mut().find(|container| at(container, &["name"]) == name)
+/// Restores the previous value of a key, or removes the key if there was none.
+fn restore_key(map: &mut Map<String, Value>, key: &str, was: Option<Value>) {
+    match was {
+        Some(was) => drop(map.insert(key.to_owned(), was)),
+        None => drop(map.remove(key)),
+    }
 }

@@ -42,7 +42,7 @@ mod tests;
 
 pub use crate::api::v1alpha1::{Mode, SchedulingPolicy};
 pub use app_listen::{is_listen_override, split_overrides};
-pub use capture::{Capture, RoutePort};
+pub use capture::Capture;
 pub use change::SettingChange;
 pub use code::ConfigCode;
 pub use controller::{CaBundle, ControllerEndpoint, is_controller_address};
@@ -50,13 +50,13 @@ pub use crd::crds;
 pub use effective::Setting;
 pub use engine::{EngineConfig, MemoryBudget, parse_engine_device};
 pub use env::{ControllerPodInfo, MachineLimits, Overrides, PodInfo, SettingSource, SourcedValue};
-pub use file::{LoadError, LoadedPolicy, Origin, load, read, read_text};
+pub use file::{LOCAL_PROXY_KEYS, LoadError, LoadedPolicy, Origin, load, read, read_text};
 pub use finding::{ConfigErrors, Finding, Notice};
 pub use policy::{
-    DeadlineConfig, DownstreamHttp2, DownstreamLimits, DownstreamTls, DrainConfig, FailureHandling, Limits,
-    LimitsOverride, LogConfig, MergeNames, Policy, Priority, PriorityClass, ProcessConfig, ProcessLimits, Route,
-    SchedulingConfig,
+    DownstreamHttp2, DownstreamLimits, DownstreamTls, DrainConfig, FailureHandling, Limits, LimitsOverride, LogConfig,
+    MergeNames, Policy, Priority, PriorityClass, ProcessConfig, ProcessLimits, Route, SchedulingConfig,
 };
+pub use resolve::build;
 pub use tuned::TunedValues;
 pub use units::{Share, format_duration, format_size, parse_duration, parse_share, parse_size};
 pub use upstream::{UpstreamAddress, UpstreamConnection, UpstreamTls};
@@ -69,21 +69,6 @@ use crate::protocol::RouteProtocol;
 pub const EXIT_CONFIG: u8 = 78;
 /// Exit code of a command that cannot read an input: `EX_NOINPUT` of `sysexits.h`.
 pub const EXIT_NO_INPUT: u8 = 66;
-
-/// Builds the effective policy: flags and environment over the file, the file over the defaults,
-/// all limited to what the machine allows.
-///
-/// # Errors
-///
-/// Every flag or variable that is invalid, and every conflict between the sources. The file itself
-/// is validated by [`load`].
-pub fn build(
-    loaded: Option<&LoadedPolicy>,
-    overrides: &Overrides,
-    machine: &MachineLimits,
-) -> Result<Policy, ConfigErrors> {
-    resolve::build(loaded, overrides, machine)
-}
 
 /// Returns `true` if a text is a level or a log filter that `proxy.log.level` accepts.
 #[must_use]

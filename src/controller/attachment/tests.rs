@@ -13,7 +13,7 @@ fn reason(all: &AttachmentMap, name: &str) -> &'static str {
 }
 
 fn app(value: &str) -> serde_json::Value {
-    json!({"selector": {"matchLabels": {"app": value}}})
+    spec_for(value, &json!({}))
 }
 
 #[test]
@@ -69,13 +69,8 @@ fn a_policy_that_pods_name_takes_precedence_for_these_pods() {
 fn a_policy_without_remaining_pods_is_conflicted_and_one_with_some_has_a_note() {
     let mut cluster = ClusterState::default();
     policy(&mut cluster, "a", "old", 1, app("x"));
-    policy(
-        &mut cluster,
-        "a",
-        "young",
-        2,
-        json!({"selector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}}),
-    );
+    let any_app = json!({"selector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}});
+    policy(&mut cluster, "a", "young", 2, any_app);
     injected(&mut cluster, pod("a", "p", &[("app", "x")]));
     assert_eq!(reason(&look(&cluster), "young"), "Conflicted");
     injected(&mut cluster, pod("a", "q", &[("app", "y")]));
@@ -121,13 +116,8 @@ fn a_policy_broken_by_an_edit_keeps_its_pods_and_is_not_applied() {
     let all = look(&cluster);
     assert_eq!(all.followed[&ObjectKey::new("a", "q")], key);
     assert!(!all.policies[&key].accepted.is_applied());
-    policy(
-        &mut cluster,
-        "a",
-        "p",
-        1,
-        json!({"selector": {"matchLabels": {"app": "x"}}, "targetRefs": [{"kind": "Service", "name": "s"}]}),
-    );
+    let both = spec_for("x", &json!({"targetRefs": [{"kind": "Service", "name": "s"}]}));
+    policy(&mut cluster, "a", "p", 1, both);
     assert_eq!(reason(&look(&cluster), "p"), "Invalid");
     policy(&mut cluster, "a", "p", 1, json!({"limits": 5}));
     assert_eq!(look(&cluster).policies[&key].requested, RequestedProfile::Unknown);
@@ -136,14 +126,8 @@ fn a_policy_broken_by_an_edit_keeps_its_pods_and_is_not_applied() {
 #[test]
 fn profiles_are_named_found_or_created_from_the_policy() {
     let mut cluster = ClusterState::default();
-    policy(
-        &mut cluster,
-        "a",
-        "named",
-        1,
-        json!({"selector": {"matchLabels": {"app": "1"}}, "profileRef": {"name": "fast"}}),
-    );
-    policy(&mut cluster, "a", "own", 1, json!({"selector": {"matchLabels": {"app": "2"}}, "limits": {"slotsMax": 2}}));
+    policy(&mut cluster, "a", "named", 1, spec_for("1", &json!({"profileRef": {"name": "fast"}})));
+    policy(&mut cluster, "a", "own", 1, spec_for("2", &json!({"limits": {"slotsMax": 2}})));
     let all = look(&cluster);
     assert_eq!(all.policies[&ObjectKey::new("a", "named")].requested, RequestedProfile::Named("fast".into(), false));
     let RequestedProfile::Own(name, spec) = &all.policies[&ObjectKey::new("a", "own")].requested else {
@@ -168,18 +152,10 @@ fn enabled_pods_without_a_sidecar_are_found_and_no_others() {
     uninjected(&mut cluster, pod("a", "ours", &[(COMPONENT, "controller")]));
     uninjected(&mut cluster, Pod { ending: true, ..pod("a", "ends", &[]) });
     uninjected(&mut cluster, pod("b", "silent", &[]));
-    uninjected(
-        &mut cluster,
-        Pod { annotations: labels(&[("groupage.dev/inject", "true")]), ..pod("b", "opted-in-itself", &[]) },
-    );
-    uninjected(
-        &mut cluster,
-        Pod { annotations: labels(&[("groupage.dev/inject", "true")]), ..pod("kube-system", "dns", &[]) },
-    );
-    uninjected(
-        &mut cluster,
-        Pod { annotations: labels(&[("groupage.dev/inject", "true")]), ..pod("groupage-system", "own", &[]) },
-    );
+    for (namespace, name) in [("b", "opted-in-itself"), ("kube-system", "dns"), ("groupage-system", "own")] {
+        let annotations = labels(&[("groupage.dev/inject", "true")]);
+        uninjected(&mut cluster, Pod { annotations, ..pod(namespace, name, &[]) });
+    }
     let all = look(&cluster);
     let found: Vec<String> = all.uninjected.keys().map(ToString::to_string).collect();
     assert_eq!(found, ["a/opted-in", "b/opted-in-itself"]);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::ByteString;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     PKCS_ECDSA_P256_SHA256, date_time_ymd,
@@ -60,7 +61,6 @@ pub struct SecretContents {
     pub leaf: Option<LeafCertificate>,
 }
 
-/// Data of a Secret.
 pub(super) type SecretData = BTreeMap<String, Vec<u8>>;
 
 // === impl SecretContents ===
@@ -183,26 +183,15 @@ fn ca_params(key: &KeyPair, now: u64) -> Result<CertificateParams, BoxError> {
     Ok(params)
 }
 
-/// Encodes certificates as PEM.
 pub(super) fn to_pem<'a>(certificates: impl Iterator<Item = &'a [u8]>) -> String {
-    // Base64 comes from `k8s_openapi::ByteString`, so no encoder is added as a dependency.
     let certificate = |der: &[u8]| {
-        use base64_lines::lines;
-        format!("-----BEGIN CERTIFICATE-----\n{}-----END CERTIFICATE-----\n", lines(der))
+        // Kubernetes' API types contain an encoder of Base64, so none is added as a dependency.
+        let encoded = serde_json::to_value(ByteString(der.to_vec())).unwrap_or_default();
+        let letters: Vec<char> = encoded.as_str().unwrap_or_default().chars().collect();
+        let lines: String = letters.chunks(64).map(|line| line.iter().chain(&['\n']).collect::<String>()).collect();
+        format!("-----BEGIN CERTIFICATE-----\n{lines}-----END CERTIFICATE-----\n")
     };
     certificates.map(certificate).collect()
-}
-
-mod base64_lines {
-    use k8s_openapi::ByteString;
-
-    /// Encodes bytes as Base64 in lines of 64 characters, with the encoder of the Kubernetes API
-    /// types.
-    pub(super) fn lines(bytes: &[u8]) -> String {
-        let encoded = serde_json::to_value(ByteString(bytes.to_vec())).unwrap_or_default();
-        let letters: Vec<char> = encoded.as_str().unwrap_or_default().chars().collect();
-        letters.chunks(64).map(|line| line.iter().chain(&['\n']).collect::<String>()).collect()
-    }
 }
 
 #[cfg(test)]

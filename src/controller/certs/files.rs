@@ -32,8 +32,7 @@ pub async fn watch_files(path: PathBuf, certificate: ServingCertificate, mut sto
         folder.reload();
         tokio::select! {
             () = tokio::time::sleep(EVERY) => {}
-            // An error means that the sender is dropped, which is a shutdown too.
-            _ = stop.wait_for(|stop| *stop) => return,
+            () = crate::wait_for_shutdown(&mut stop) => return,
         }
     }
 }

@@ -85,8 +85,7 @@ pub async fn rotate_certificates(
         tokio::select! {
             () = tokio::time::sleep(every) => {}
             () = leadership.changed() => {}
-            // An error means that the sender is dropped, which is a shutdown too.
-            _ = stop.wait_for(|stop| *stop) => return,
+            () = crate::wait_for_shutdown(&mut stop) => return,
         }
     }
 }

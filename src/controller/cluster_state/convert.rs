@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{self as core, Node as CoreNode};
 use kube::api::{DynamicObject, ObjectMeta};
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::recipe_failure::recipe_failure;
 use super::{Namespace, Node, ObjectKey, ObjectMetadata, OwnerObject, OwnerRef, Pod, Policy, Profile};
@@ -128,10 +128,8 @@ pub fn from_pod_metadata(metadata: &ObjectMeta) -> (ObjectKey, Pod) {
         labels: metadata.labels.clone().unwrap_or_default(),
         annotations: own_annotations(metadata.annotations.as_ref()),
         owner: owner(metadata),
-        node: None,
-        ready: false,
-        recipe_failure: None,
         ending: metadata.deletion_timestamp.is_some(),
+        ..Pod::default()
     };
     (pod.meta.key.clone(), pod)
 }
@@ -167,17 +165,12 @@ pub fn parse_minor_version(version: &str) -> Option<u32> {
 #[must_use]
 pub fn from_referrer(api_version: &str, kind: &str, object: DynamicObject) -> (ObjectKey, Value) {
     let key = key(&object.metadata);
-    let mut metadata = Map::new();
-    metadata.insert("name".to_owned(), Value::from(key.name.clone()));
-    metadata.insert("namespace".to_owned(), Value::from(key.namespace.clone()));
     let mut data = object.data;
     let spec = data.get_mut("spec").map(Value::take).unwrap_or_default();
-    let mut referrer = Map::new();
-    referrer.insert("apiVersion".to_owned(), Value::from(api_version));
-    referrer.insert("kind".to_owned(), Value::from(kind));
-    referrer.insert("metadata".to_owned(), Value::Object(metadata));
-    referrer.insert("spec".to_owned(), spec);
-    (key, Value::Object(referrer))
+    let metadata: Value = [("name", key.name.as_str()), ("namespace", key.namespace.as_str())].into_iter().collect();
+    let referrer: [(&str, Value); 4] =
+        [("apiVersion", api_version.into()), ("kind", kind.into()), ("metadata", metadata), ("spec", spec)];
+    (key, referrer.into_iter().collect())
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde_json::{Value, json};
+
 use super::{
     ClusterState, Namespace, ObjectKey, ObjectMetadata, ObjectTable, OwnerObject, OwnerRef, Pod, Policy, Profile,
 };
@@ -33,8 +35,15 @@ pub(crate) fn labels(pairs: &[(&str, &str)]) -> std::collections::BTreeMap<Strin
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
+/// Returns the spec of a policy that selects the pods with a label `app`, with further keys.
+pub(crate) fn spec_for(app: &str, keys: &Value) -> Value {
+    let mut spec = json!({"selector": {"matchLabels": {"app": app}}});
+    spec.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+    spec
+}
+
 /// Adds a policy with a creation second and a spec in its YAML form.
-pub(crate) fn policy(cluster: &mut ClusterState, namespace: &str, name: &str, second: u32, spec: serde_json::Value) {
+pub(crate) fn policy(cluster: &mut ClusterState, namespace: &str, name: &str, second: u32, spec: Value) {
     let created = format!("2026-11-22T00:00:{second:02}Z");
     let spec = serde_json::from_value(spec).map_err(|error| error.to_string());
     let meta = ObjectMetadata { created, ..meta(namespace, name) };
@@ -45,7 +54,7 @@ pub(crate) fn policy(cluster: &mut ClusterState, namespace: &str, name: &str, se
     );
 }
 
-pub(crate) fn profile(cluster: &mut ClusterState, namespace: &str, name: &str, spec: serde_json::Value) {
+pub(crate) fn profile(cluster: &mut ClusterState, namespace: &str, name: &str, spec: Value) {
     let meta = meta(namespace, name);
     let spec = serde_json::from_value(spec).map_err(|error| error.to_string());
     let status = BatchProfileStatus::default();

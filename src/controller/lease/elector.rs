@@ -162,8 +162,7 @@ impl Elector {
             let wait = self.wait();
             tokio::select! {
                 () = tokio::time::sleep(wait) => self.publish(),
-                // An error means that the sender is dropped, which is a shutdown too.
-                _ = stop.wait_for(|stop| *stop) => break,
+                () = crate::wait_for_shutdown(&mut stop) => break,
             }
         }
         if let Some(record) = self.candidate.release() {

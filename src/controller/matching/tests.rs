@@ -22,7 +22,7 @@ fn with(policies: &[(&str, u32, Value)]) -> ClusterState {
 
 #[test]
 fn the_oldest_policy_that_selects_a_pod_takes_precedence() {
-    let app = json!({"selector": {"matchLabels": {"app": "x"}}});
+    let app = spec_for("x", &json!({}));
     let mut cluster = with(&[("everyone", 0, json!({})), ("young", 9, app.clone()), ("old", 3, app)]);
     let x = pod("a", "p", &[("app", "x")]);
     assert_eq!(chosen(&cluster, &x).as_deref(), Some("old"));
@@ -34,17 +34,14 @@ fn the_oldest_policy_that_selects_a_pod_takes_precedence() {
 
 #[test]
 fn of_two_policies_of_equal_age_the_first_by_name_takes_precedence() {
-    let app = json!({"selector": {"matchLabels": {"app": "x"}}});
+    let app = spec_for("x", &json!({}));
     let cluster = with(&[("b", 1, app.clone()), ("a", 1, app)]);
     assert_eq!(chosen(&cluster, &pod("a", "p", &[("app", "x")])).as_deref(), Some("a"));
 }
 
 #[test]
 fn a_pod_that_names_a_policy_follows_no_other() {
-    let cluster = with(&[
-        ("old", 0, json!({"selector": {"matchLabels": {"app": "x"}}})),
-        ("named", 5, json!({"selector": {"matchLabels": {"app": "z"}}})),
-    ]);
+    let cluster = with(&[("old", 0, spec_for("x", &json!({}))), ("named", 5, spec_for("z", &json!({})))]);
     let mut x = pod("a", "p", &[("app", "x")]);
     x.annotations = labels(&[(POLICY_ANNOTATION, "named")]);
     assert_eq!(chosen(&cluster, &x).as_deref(), Some("named"));
@@ -65,17 +62,10 @@ fn references_lead_through_replica_sets_services_pools_and_inference_services() 
     for (kind, name) in cases {
         let mut cluster = with(&[("p", 0, to(kind, name))]);
         insert(&mut cluster.replica_sets, ObjectKey::new("a", "emb-1"), owner_of("u", Some(deployment("emb"))));
-        insert(
-            &mut cluster.services,
-            ObjectKey::new("a", "svc"),
-            json!({"kind": "Service", "spec": {"selector": {"app": "x"}}}),
-        );
-        let pools = cluster.pools.get_or_insert_default();
-        insert(
-            pools,
-            ObjectKey::new("a", "pool"),
-            json!({"kind": "InferencePool", "spec": {"selector": {"matchLabels": {"app": "x"}}}}),
-        );
+        let service = json!({"kind": "Service", "spec": {"selector": {"app": "x"}}});
+        insert(&mut cluster.services, ObjectKey::new("a", "svc"), service);
+        let pool = json!({"kind": "InferencePool", "spec": spec_for("x", &json!({}))});
+        insert(cluster.pools.get_or_insert_default(), ObjectKey::new("a", "pool"), pool);
         let mut led = pod("a", "p", &[("app", "x"), (INFERENCE_SERVICE, "isvc")]);
         let owner = if kind == "StatefulSet" { ("StatefulSet", "set") } else { ("ReplicaSet", "emb-1") };
         led.owner = Some(OwnerRef { kind: owner.0.into(), name: owner.1.into(), ..OwnerRef::default() });
@@ -134,11 +124,8 @@ fn a_target_reference_is_found_missing_unknown_or_not_installed() {
 
 #[test]
 fn a_policy_with_a_selector_and_target_refs_applies_to_no_pod() {
-    let cluster = with(&[(
-        "both",
-        0,
-        json!({"selector": {"matchLabels": {"app": "x"}}, "targetRefs": [{"kind": "Service", "name": "s"}]}),
-    )]);
+    let both = spec_for("x", &json!({"targetRefs": [{"kind": "Service", "name": "s"}]}));
+    let cluster = with(&[("both", 0, both)]);
     assert_eq!(chosen(&cluster, &pod("a", "p", &[("app", "x")])), None);
     let empty = with(&[("empty", 0, json!({"selector": {}, "targetRefs": []}))]);
     assert_eq!(chosen(&empty, &pod("a", "p", &[])).as_deref(), Some("empty"), "both empty is the namespace's default");

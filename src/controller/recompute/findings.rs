@@ -34,12 +34,9 @@ pub(super) struct PodBypasses<'a> {
     pub(super) fixes: Vec<ServiceFix>,
 }
 
-/// The bypasses of all sidecars, by pod.
 pub(super) type BypassMap<'a> = BTreeMap<&'a ObjectKey, PodBypasses<'a>>;
-/// The status of a condition, with its reason and message.
 type ReasonedStatus = (ConditionStatus, &'static str, String);
 
-/// Finds the bypasses of all sidecars.
 pub(super) fn find_bypasses(cluster: &ClusterState) -> BypassMap<'_> {
     // Pods of one template are adjacent and have the same labels, so the last lookup is reused.
     let mut last: Option<(&Arc<Pod>, Vec<&Value>)> = None;
@@ -96,7 +93,6 @@ fn connected_pods<'a>(
     injected_pods(input, attachment).filter_map(|pod| Some((pod, observed.pods.get(&pod.meta.uid)?)))
 }
 
-/// Counts the pods of a policy.
 pub(super) fn count_pods(input: &RecomputeInput<'_>, bypasses: &BypassMap<'_>, attachment: &Attachment) -> PodCounts {
     let bypasses = attachment.pods.iter().filter_map(|key| bypasses.get(key));
     let captured = bypasses.filter(|entry| entry.bypasses.as_ref().is_some_and(Vec::is_empty));
@@ -121,7 +117,7 @@ pub(super) fn policy_findings(
         evaluate_programmed(input, policy, attachment),
         evaluate_captured(input, bypasses, attachment),
         evaluate_slo(policy, attachment, observed),
-        evaluate_merging(attachment, observed),
+        reported_finding(ConditionType::Merging, attachment, observed.merging.as_ref()),
         evaluate_rollout(observed),
     ]
 }
@@ -145,39 +141,17 @@ fn evaluate_slo(policy: &Policy, attachment: &Attachment, observed: &PolicyObser
             "the policy has no latency SLO",
         );
     }
-    match &observed.slo {
-        Some(state) => to_finding(ConditionType::SloMet, state),
-        None if attachment.pods.is_empty() => ConditionFinding::new(
-            ConditionType::SloMet,
-            ConditionStatus::Unknown,
-            "NoPods",
-            "the policy applies to no pod with a sidecar",
-        ),
-        None => ConditionFinding::new(
-            ConditionType::SloMet,
-            ConditionStatus::Unknown,
-            "NoReports",
-            "no sidecar has reported yet",
-        ),
-    }
+    reported_finding(ConditionType::SloMet, attachment, observed.slo.as_ref())
 }
 
-fn evaluate_merging(attachment: &Attachment, observed: &PolicyObserved) -> ConditionFinding {
-    match &observed.merging {
-        Some(state) => to_finding(ConditionType::Merging, state),
-        None if attachment.pods.is_empty() => ConditionFinding::new(
-            ConditionType::Merging,
-            ConditionStatus::Unknown,
-            "NoPods",
-            "the policy applies to no pod with a sidecar",
-        ),
-        None => ConditionFinding::new(
-            ConditionType::Merging,
-            ConditionStatus::Unknown,
-            "NoReports",
-            "no sidecar has reported yet",
-        ),
-    }
+/// Returns the state of a condition that the sidecars report.
+fn reported_finding(kind: ConditionType, attachment: &Attachment, state: Option<&ConditionState>) -> ConditionFinding {
+    let (reason, message) = match state {
+        Some(state) => return to_finding(kind, state),
+        None if attachment.pods.is_empty() => ("NoPods", "the policy applies to no pod with a sidecar"),
+        None => ("NoReports", "no sidecar has reported yet"),
+    };
+    ConditionFinding::new(kind, ConditionStatus::Unknown, reason, message)
 }
 
 fn evaluate_rollout(observed: &PolicyObserved) -> ConditionFinding {

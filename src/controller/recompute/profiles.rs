@@ -1,5 +1,6 @@
 //! Profiles: creation of those generated from policies, deletion of unused ones, and usage.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::jiff::Timestamp;
@@ -7,10 +8,8 @@ use k8s_openapi::jiff::Timestamp;
 use super::RecomputeInput;
 use crate::api::v1alpha1::{BatchProfileStatus, OpenEnum, SchedulingPolicy, USED_BY_MAX};
 use crate::attachment::{Attachment, RequestedProfile};
-use crate::cluster_state::{ObjectKey, Policy, Profile, in_namespace};
+use crate::cluster_state::{ObjectKey, Policy, in_namespace};
 use crate::desired::{DesiredState, NewProfile};
-use crate::rollout::UnixSeconds;
-use crate::rollout::profile::{ExistingProfile, prune};
 
 /// Number of unused profiles kept if the policy does not set `rollout.historyLimit`.
 const HISTORY_LIMIT_DEFAULT: u32 = 10;
@@ -82,29 +81,16 @@ fn profiles_to_delete(
     let spec = policy.spec.as_ref().ok();
     let limit = spec.and_then(|spec| spec.rollout.as_ref()?.history_limit).unwrap_or(HISTORY_LIMIT_DEFAULT);
     let namespace = policy.meta.key.namespace.as_str();
-    let own = in_namespace(&input.cluster.profiles, namespace).map(|(_, profile)| profile);
-    let own: Vec<_> =
-        own.filter(|profile| profile.owner.as_ref() == Some(&policy.meta.uid) && !profile.is_deleting).collect();
-    let existing: Vec<ExistingProfile> = own
-        .iter()
-        .map(|profile| ExistingProfile {
-            name: profile.meta.key.name.clone(),
-            created: creation_time(profile),
-            generated: true,
-        })
-        .collect();
     // Other policies may refer to a profile generated for this one.
     let referred = in_namespace(&input.cluster.policies, namespace);
     let referred = referred.filter_map(|(_, other)| other.spec.as_ref().ok()?.profile_ref.as_ref()?.name.as_deref());
     let used: BTreeSet<&str> = used.iter().map(String::as_str).chain(referred).collect();
-    let pruned = prune(&existing, &used, usize::try_from(limit).unwrap_or(usize::MAX));
-    let uid = |name: &String| {
-        own.iter().find(|profile| profile.meta.key.name == *name).map(|profile| profile.meta.uid.clone())
-    };
-    pruned.into_iter().filter_map(|name| Some((ObjectKey::new(namespace, &name), uid(&name)?))).collect()
-}
-
-fn creation_time(profile: &Profile) -> UnixSeconds {
-    let at = profile.meta.created.parse::<Timestamp>().map_or(0, Timestamp::as_second);
-    UnixSeconds(u64::try_from(at).unwrap_or(0))
+    let mut unused: Vec<_> = in_namespace(&input.cluster.profiles, namespace)
+        .filter(|(_, profile)| profile.owner.as_ref() == Some(&policy.meta.uid) && !profile.is_deleting)
+        .filter(|(key, _)| !used.contains(key.name.as_str()))
+        .collect();
+    // Newest first, and by name among those of one second.
+    unused.sort_by_key(|(_, profile)| Reverse(profile.meta.created.parse::<Timestamp>().unwrap_or_default()));
+    let surplus = unused.into_iter().skip(usize::try_from(limit).unwrap_or(usize::MAX));
+    surplus.map(|(key, profile)| (key.clone(), profile.meta.uid.clone())).collect()
 }

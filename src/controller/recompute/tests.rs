@@ -77,7 +77,7 @@ fn emb() -> ObjectKey {
 }
 
 fn app() -> serde_json::Value {
-    json!({"selector": {"matchLabels": {"app": "x"}}})
+    spec_for("x", &json!({}))
 }
 
 fn current() -> PodObserved {
@@ -237,13 +237,7 @@ fn a_profile_is_created_for_every_edit_and_the_change_is_reported_once() {
     profile(&mut cluster.state, "a", &first[0].key.name, json!({}));
     assert!(cluster.evaluate(1).make.is_empty());
     cluster.write();
-    policy(
-        &mut cluster.state,
-        "a",
-        "emb",
-        1,
-        json!({"selector": {"matchLabels": {"app": "x"}}, "limits": {"slotsMax": 3}}),
-    );
+    policy(&mut cluster.state, "a", "emb", 1, spec_for("x", &json!({"limits": {"slotsMax": 3}})));
     let second = cluster.evaluate(2);
     assert_ne!(second.make[0].key, first[0].key);
     assert_eq!(second.make[0].spec.limits.as_ref().unwrap().slots_max, Some(3));
@@ -294,8 +288,7 @@ fn a_bypass_is_an_event_on_the_workload_and_on_the_policy_with_one_command() {
 
 #[test]
 fn an_slo_that_is_missed_and_met_again_causes_one_event_each() {
-    let mut cluster =
-        TestCluster::with(json!({"selector": {"matchLabels": {"app": "x"}}, "slo": {"latencyP99": "150ms"}}));
+    let mut cluster = TestCluster::with(spec_for("x", &json!({"slo": {"latencyP99": "150ms"}})));
     cluster.injected("p", &[]);
     let mut events = |holds, reason: &str| {
         let state = ConditionState { holds, reason: reason.to_owned(), message: "p99 170ms".to_owned() };
@@ -335,8 +328,7 @@ fn while_a_profile_is_tried_the_one_before_it_stays_in_force() {
 
 #[test]
 fn a_missing_profile_is_reported_and_none_is_created() {
-    let mut cluster =
-        TestCluster::with(json!({"selector": {"matchLabels": {"app": "x"}}, "profileRef": {"name": "fast"}}));
+    let mut cluster = TestCluster::with(spec_for("x", &json!({"profileRef": {"name": "fast"}})));
     cluster.injected("p", &[]);
     assert_eq!(words(cluster.condition(ConditionType::Programmed)), "False/ProfileNotFound");
     assert!(cluster.evaluate(1).make.is_empty());
@@ -347,8 +339,7 @@ fn a_missing_profile_is_reported_and_none_is_created() {
 
 #[test]
 fn only_the_oldest_unused_profiles_of_a_policy_are_deleted() {
-    let mut cluster =
-        TestCluster::with(json!({"selector": {"matchLabels": {"app": "x"}}, "rollout": {"historyLimit": 1}}));
+    let mut cluster = TestCluster::with(spec_for("x", &json!({"rollout": {"historyLimit": 1}})));
     let own = |cluster: &mut TestCluster, name: &str, minute: u32, owner: Option<&str>| {
         profile(&mut cluster.state, "a", name, json!({}));
         let key = ObjectKey::new("a", name);
@@ -362,29 +353,17 @@ fn only_the_oldest_unused_profiles_of_a_policy_are_deleted() {
     own(&mut cluster, "emb-3", 3, Some("uid-emb"));
     own(&mut cluster, "users", 0, None);
     own(&mut cluster, "others", 0, Some("uid-other"));
-    assert_eq!(
-        cluster.evaluate(1).remove,
-        [
-            (ObjectKey::new("a", "emb-2"), "uid-emb-2".to_owned()),
-            (ObjectKey::new("a", "emb-1"), "uid-emb-1".to_owned())
-        ]
-    );
+    let removal = |name: &str| (ObjectKey::new("a", name), format!("uid-{name}"));
+    assert_eq!(cluster.evaluate(1).remove, ["emb-2", "emb-1"].map(removal));
     cluster.observed.policies.insert(emb(), PolicyObserved { used: vec!["emb-1".into()], ..PolicyObserved::default() });
-    assert_eq!(cluster.evaluate(1).remove, [(ObjectKey::new("a", "emb-2"), "uid-emb-2".to_owned())]);
-    policy(
-        &mut cluster.state,
-        "a",
-        "borrower",
-        5,
-        json!({"selector": {"matchLabels": {"app": "y"}}, "profileRef": {"name": "emb-2"}}),
-    );
+    assert_eq!(cluster.evaluate(1).remove, [removal("emb-2")]);
+    policy(&mut cluster.state, "a", "borrower", 5, spec_for("y", &json!({"profileRef": {"name": "emb-2"}})));
     assert!(cluster.evaluate(1).remove.is_empty(), "another policy refers to it");
 }
 
 #[test]
 fn the_slo_condition_is_met_missed_or_unknown() {
-    let mut cluster =
-        TestCluster::with(json!({"selector": {"matchLabels": {"app": "x"}}, "slo": {"latencyP99": "100ms"}}));
+    let mut cluster = TestCluster::with(spec_for("x", &json!({"slo": {"latencyP99": "100ms"}})));
     assert_eq!(words(cluster.condition(ConditionType::SloMet)), "Unknown/NoPods");
     cluster.injected("p", &[]);
     assert_eq!(words(cluster.condition(ConditionType::SloMet)), "Unknown/NoReports");

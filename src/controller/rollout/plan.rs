@@ -19,8 +19,6 @@ const ERRORS_PPM: u32 = 5000;
 const INTERVAL: u64 = 30;
 /// Minimum interval between two evaluations, in seconds: sidecars report every five seconds.
 const INTERVAL_MIN: u64 = 5;
-/// Default of `rollout.historyLimit`.
-const HISTORY: usize = 10;
 
 /// Plan of a rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,9 +30,7 @@ pub struct RolloutPlan {
     /// Thresholds of a regression.
     pub analysis: RegressionThresholds,
     /// Action on a regression.
-    pub on_failure: OnFailure,
-    /// Number of unused generated profiles to keep.
-    pub history_limit: usize,
+    pub on_failure: api::OnFailure,
     /// Manual rollback, if any.
     pub pin: Option<super::pin::ManualRollback>,
 }
@@ -92,15 +88,6 @@ pub struct RegressionThresholds {
     pub interval: u64,
 }
 
-/// Action on a regression.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum OnFailure {
-    /// All pods return to the previous profile.
-    Rollback,
-    /// The assignment is frozen until an operator changes the policy.
-    Pause,
-}
-
 // === impl RolloutPlan ===
 
 impl RolloutPlan {
@@ -127,14 +114,7 @@ impl RolloutPlan {
             desired,
             strategy,
             analysis: RegressionThresholds::new(spec.and_then(|spec| spec.analysis.as_ref())),
-            on_failure: match on_failure {
-                None | Some(api::OnFailure::Rollback) => OnFailure::Rollback,
-                Some(api::OnFailure::Pause) => OnFailure::Pause,
-            },
-            history_limit: spec
-                .and_then(|spec| spec.history_limit)
-                .and_then(|limit| usize::try_from(limit).ok())
-                .unwrap_or(HISTORY),
+            on_failure: on_failure.unwrap_or_default(),
             pin,
         }
     }
@@ -219,7 +199,7 @@ mod tests {
         let found = plan(r#"{"strategy": "Canary"}"#);
         assert_eq!(found.strategy, RolloutStrategy::Canary(STEPS.to_vec()));
         assert_eq!(found.analysis, RegressionThresholds { p99_permille: 50, errors_ppm: 5000, interval: 30 });
-        assert_eq!((found.on_failure, found.history_limit), (OnFailure::Rollback, 10));
+        assert_eq!(found.on_failure, api::OnFailure::Rollback);
         assert_eq!(RolloutPlan::new("p".to_owned(), None, None).strategy, RolloutStrategy::Immediate);
     }
 

@@ -1,10 +1,7 @@
-//! Profiles: their names, and the selection of those to keep.
-
-use std::collections::BTreeSet;
+//! Names of profiles, which contain a hash of their content.
 
 use serde_json::{Map, Value};
 
-use super::UnixSeconds;
 use crate::api::v1alpha1::{LimitsSpec, SchedulingSpec};
 use crate::config::{parse_duration, parse_size};
 
@@ -14,28 +11,10 @@ const HASH_DIGITS: usize = 10;
 /// Maximum length of a name that is also used as a label value.
 const NAME_MAX: usize = 63;
 
-/// An existing profile.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExistingProfile {
-    /// Name of the profile.
-    pub name: String,
-    /// Time of creation.
-    pub created: UnixSeconds,
-    /// `true` if this policy generated the profile from its own limits and scheduling. A user's own
-    /// profile is never removed.
-    pub generated: bool,
-}
-
-/// Returns the hash of a profile's content: ten hexadecimal digits. Different notations of one
-/// value (`1s`, `1000ms`) and different orders of keys have the same hash.
-#[must_use]
-pub fn profile_hash(limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec>) -> String {
-    hash_digits(&canonical_json(limits, scheduling), None)
-}
-
 /// Returns the name of the profile that a policy generates from its own limits and scheduling:
 /// `<policy>-<hash>`. A policy name that is too long is truncated. The hash then covers the full
-/// name, so that two long names never share a profile.
+/// name, so that two long names never share a profile. Different notations of one value (`1s`,
+/// `1000ms`) and different orders of keys have the same hash.
 #[must_use]
 pub fn profile_name(policy: &str, limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec>) -> String {
     let text = canonical_json(limits, scheduling);
@@ -48,8 +27,7 @@ pub fn profile_name(policy: &str, limits: Option<&LimitsSpec>, scheduling: Optio
 
 /// Serializes the content of a profile as canonical JSON: keys are sorted, absent values omitted,
 /// and each value has one notation.
-#[must_use]
-pub fn canonical_json(limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec>) -> String {
+fn canonical_json(limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec>) -> String {
     let mut all = Map::new();
     // A spec of plain strings and numbers always serializes. If it did not, it would hash like an
     // absent one.
@@ -57,16 +35,6 @@ pub fn canonical_json(limits: Option<&LimitsSpec>, scheduling: Option<&Schedulin
     all.insert("limits".to_owned(), value(limits.and_then(|limits| serde_json::to_value(limits).ok())));
     all.insert("scheduling".to_owned(), value(scheduling.and_then(|spec| serde_json::to_value(spec).ok())));
     Value::Object(all).to_string()
-}
-
-/// Returns the generated profiles to remove: all unused ones but the newest `limit`. `used`
-/// contains the profiles that pods run and those that the policy refers to.
-#[must_use]
-pub fn prune(existing: &[ExistingProfile], used: &BTreeSet<&str>, limit: usize) -> Vec<String> {
-    let mut idle: Vec<&ExistingProfile> =
-        existing.iter().filter(|profile| profile.generated && !used.contains(profile.name.as_str())).collect();
-    idle.sort_by(|one, other| other.created.cmp(&one.created).then_with(|| one.name.cmp(&other.name)));
-    idle.into_iter().skip(limit).map(|profile| profile.name.clone()).collect()
 }
 
 fn hash_digits(text: &str, also: Option<&str>) -> String {
@@ -103,21 +71,21 @@ fn normalize(value: Value) -> Option<Value> {
 mod tests {
     use super::*;
 
-    fn hash_of(limits: &str, scheduling: &str) -> String {
+    fn name_of(limits: &str, scheduling: &str) -> String {
         let limits: LimitsSpec = serde_json::from_str(limits).unwrap();
         let scheduling: SchedulingSpec = serde_json::from_str(scheduling).unwrap();
-        profile_hash(Some(&limits), Some(&scheduling))
+        profile_name("p", Some(&limits), Some(&scheduling))
     }
 
     #[test]
     fn equivalent_specs_have_equal_hashes_and_others_have_different_ones() {
-        let base = hash_of(r#"{"queueDelayMax": "1s", "batchBytesMax": "1Ki"}"#, "{}");
-        assert_eq!(base.len(), 10);
-        assert!(base.chars().all(|digit| digit.is_ascii_hexdigit()));
-        assert_eq!(base, hash_of(r#"{"batchBytesMax": 1024, "queueDelayMax": "1000ms"}"#, "{}"));
-        assert_ne!(base, hash_of(r#"{"queueDelayMax": "2s", "batchBytesMax": "1Ki"}"#, "{}"));
-        assert_ne!(base, hash_of(r#"{"queueDelayMax": "1s", "batchBytesMax": "1Ki"}"#, r#"{"preset": "balanced"}"#));
-        assert_eq!(hash_of("{}", "{}"), profile_hash(None, None), "empty and absent values are equal");
+        let base = name_of(r#"{"queueDelayMax": "1s", "batchBytesMax": "1Ki"}"#, "{}");
+        let digits = base.strip_prefix("p-").unwrap();
+        assert!(digits.len() == 10 && digits.chars().all(|digit| digit.is_ascii_hexdigit()), "{base}");
+        assert_eq!(base, name_of(r#"{"batchBytesMax": 1024, "queueDelayMax": "1000ms"}"#, "{}"));
+        assert_ne!(base, name_of(r#"{"queueDelayMax": "2s", "batchBytesMax": "1Ki"}"#, "{}"));
+        assert_ne!(base, name_of(r#"{"queueDelayMax": "1s", "batchBytesMax": "1Ki"}"#, r#"{"preset": "balanced"}"#));
+        assert_eq!(name_of("{}", "{}"), profile_name("p", None, None), "empty and absent values are equal");
     }
 
     #[test]
@@ -137,24 +105,5 @@ mod tests {
         let names = [profile_name(&one, None, None), profile_name(&other, None, None)];
         assert!(names.iter().all(|name| name.len() <= 63), "{names:?}");
         assert_ne!(names[0], names[1]);
-    }
-
-    #[test]
-    fn pruning_keeps_the_newest_unused_profiles_and_those_of_users() {
-        let profile = |name: &str, created, generated| ExistingProfile {
-            name: name.to_owned(),
-            created: UnixSeconds(created),
-            generated,
-        };
-        let existing = [
-            profile("old", 1, true),
-            profile("used", 2, true),
-            profile("mine", 3, false),
-            profile("newer", 4, true),
-            profile("newest", 5, true),
-        ];
-        assert_eq!(prune(&existing, &BTreeSet::from(["used"]), 2), ["old"]);
-        assert_eq!(prune(&existing, &BTreeSet::from(["used"]), 0), ["newest", "newer", "old"]);
-        assert_eq!(prune(&existing, &BTreeSet::from(["used", "old"]), 10), [""; 0]);
     }
 }

@@ -12,9 +12,9 @@ use k8s_openapi::jiff::Timestamp;
 use super::UnixSeconds;
 use super::comparison::Comparison;
 use super::plan::{RolloutPlan, RolloutStrategy};
-use super::step::{ArmState, ComparisonOutcome, Phase, ProfileVerdict, RolloutState};
-use crate::api::v1alpha1 as api;
-use crate::config::parse_share;
+use super::step::{ArmState, ProfileVerdict, RolloutState};
+use crate::api::v1alpha1::{self as api, RolloutPhase};
+use crate::config::{Share, parse_share};
 use crate::tuner::format_rounded;
 
 /// Reads the state of a rollout from a status.
@@ -26,12 +26,7 @@ pub fn state_from_status(status: &api::BatchPolicyStatus) -> RolloutState {
         current: status.current_profile.clone(),
         candidate: status.candidate_profile.clone(),
         previous: rollout.previous_profile,
-        phase: match rollout.phase.as_ref().and_then(api::OpenEnum::as_known) {
-            Some(api::RolloutPhase::Progressing) => Phase::Progressing,
-            Some(api::RolloutPhase::Paused) => Phase::Paused,
-            Some(api::RolloutPhase::RolledBack) => Phase::RolledBack,
-            Some(api::RolloutPhase::Promoted) | None => Phase::Promoted,
-        },
+        phase: rollout.phase.as_ref().and_then(api::OpenEnum::as_known).unwrap_or_default(),
         step: rollout.step.and_then(|step| usize::try_from(step).ok()).unwrap_or(0),
         since,
         looked: since,
@@ -46,16 +41,11 @@ pub fn write_state(state: &RolloutState, plan: &RolloutPlan, status: &mut api::B
     status.current_profile.clone_from(&state.current);
     status.candidate_profile.clone_from(&state.candidate);
     let canary = match (&plan.strategy, state.phase) {
-        (RolloutStrategy::Canary(steps), Phase::Progressing | Phase::Paused) => steps.get(state.step),
+        (RolloutStrategy::Canary(steps), RolloutPhase::Progressing | RolloutPhase::Paused) => steps.get(state.step),
         _ => None,
     };
     status.rollout = Some(api::RolloutStatus {
-        phase: Some(api::OpenEnum::Known(match state.phase {
-            Phase::Promoted => api::RolloutPhase::Promoted,
-            Phase::Progressing => api::RolloutPhase::Progressing,
-            Phase::Paused => api::RolloutPhase::Paused,
-            Phase::RolledBack => api::RolloutPhase::RolledBack,
-        })),
+        phase: Some(api::OpenEnum::Known(state.phase)),
         step: canary.and_then(|_| u32::try_from(state.step).ok()),
         percent: canary.map(|step| step.percent),
         since: to_time(state.since),
@@ -70,12 +60,7 @@ pub fn write_state(state: &RolloutState, plan: &RolloutPlan, status: &mut api::B
 #[must_use]
 pub fn verdict(verdict: &ProfileVerdict, now: UnixSeconds) -> api::ProfileVerdict {
     api::ProfileVerdict {
-        outcome: Some(api::OpenEnum::Known(match verdict.outcome {
-            ComparisonOutcome::Better => api::VerdictOutcome::Better,
-            ComparisonOutcome::NotWorse => api::VerdictOutcome::Same,
-            ComparisonOutcome::Worse => api::VerdictOutcome::Worse,
-            ComparisonOutcome::Undecided => api::VerdictOutcome::Undecided,
-        })),
+        outcome: Some(api::OpenEnum::Known(verdict.outcome)),
         against: Some(verdict.control_profile.clone()),
         latency_p99: verdict.p99.map(to_duration_text),
         error_rate: to_share_text(verdict.unserved_calls, verdict.calls),
@@ -128,30 +113,17 @@ fn arm_to_status(arm: &ArmState) -> api::ArmStatus {
 /// digits where the schema permits.
 #[must_use]
 pub fn to_duration_text(time: Duration) -> api::DurationText {
-    api::DurationText(if time.as_millis() == 0 {
-        format!("{}us", time.as_micros())
-    } else {
-        without_decimals(&format_rounded(time), time)
-    })
-}
-
-/// Returns the text if it has no decimals, which the schema's durations exclude, otherwise the
-/// duration in microseconds.
-fn without_decimals(text: &str, time: Duration) -> String {
-    if text.contains('.') { format!("{}us", time.as_micros()) } else { text.to_owned() }
+    let rounded = format_rounded(time);
+    // The durations of the schema have no decimals.
+    let is_valid = time.as_millis() > 0 && !rounded.contains('.');
+    api::DurationText(if is_valid { rounded } else { format!("{}us", time.as_micros()) })
 }
 
 /// Formats a part of a whole in percent, to four decimals. Returns `None` if the whole is 0.
 #[must_use]
 pub fn to_share_text(part: u64, whole: u64) -> Option<api::ShareText> {
     let ppm = (u128::from(part) * 1_000_000).checked_div(u128::from(whole))?.min(1_000_000);
-    let (percent, rest) = (ppm / 10_000, ppm % 10_000);
-    let text = if rest == 0 {
-        format!("{percent}%")
-    } else {
-        format!("{percent}.{}%", format!("{rest:04}").trim_end_matches('0'))
-    };
-    Some(api::ShareText(text))
+    Some(api::ShareText(Share::from_ppm(u32::try_from(ppm).ok()?).to_string()))
 }
 
 #[cfg(test)]

@@ -22,10 +22,11 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-pub use self::decision::{ComparisonOutcome, ProfileVerdict, RolloutDecision, RolloutEvent};
+pub use self::decision::{ProfileVerdict, RolloutDecision, RolloutEvent};
 use super::comparison::Comparison;
-use super::plan::{OnFailure, RolloutPlan, RolloutStrategy};
+use super::plan::{RolloutPlan, RolloutStrategy};
 use super::{ArmCounts, UnixSeconds};
+use crate::api::v1alpha1::{OnFailure, RolloutPhase, VerdictOutcome};
 
 /// State of a rollout. A status records it without the counts of the arms ([`ArmState::counts`],
 /// [`ArmState::since_look`]) and the time of the last evaluation.
@@ -38,7 +39,7 @@ pub struct RolloutState {
     /// Profile that was in force before `current`.
     pub previous: Option<String>,
     /// Phase of the rollout.
-    pub phase: Phase,
+    pub phase: RolloutPhase,
     /// Index of the canary step, from 0.
     pub step: usize,
     /// Start of the step or of the phase.
@@ -51,20 +52,6 @@ pub struct RolloutState {
     pub message: String,
     /// Arms that are compared; the first is the control arm.
     pub arms: Vec<ArmState>,
-}
-
-/// Phase of a rollout.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Phase {
-    /// The current profile is the one that the policy specifies.
-    #[default]
-    Promoted,
-    /// Profiles are being compared.
-    Progressing,
-    /// A regression was found, and the rollout waits for a decision of the operator.
-    Paused,
-    /// The current profile is in force instead of the one that the policy specifies.
-    RolledBack,
 }
 
 /// Measurements of an arm.
@@ -135,7 +122,6 @@ struct Rollout<'a> {
     verdicts: Vec<ProfileVerdict>,
 }
 
-/// Assignment of a pod.
 struct Assignment {
     profile: String,
     /// `true` if the pod must not be tuned ([`RolloutDecision::frozen`]).
@@ -158,7 +144,7 @@ impl Rollout<'_> {
         let Some(current) = self.state.current.clone() else {
             self.finish(
                 desired.clone(),
-                Phase::Promoted,
+                RolloutPhase::Promoted,
                 "FirstProfile",
                 format!("{desired} is the first profile"),
                 false,
@@ -167,9 +153,9 @@ impl Rollout<'_> {
         };
         // The spec may have been edited back to the profile in force while another one was tried.
         if desired == current {
-            if self.state.phase != Phase::Promoted {
+            if self.state.phase != RolloutPhase::Promoted {
                 let message = format!("the policy specifies {current} again");
-                self.finish(current.clone(), Phase::Promoted, "Reverted", message, false);
+                self.finish(current.clone(), RolloutPhase::Promoted, "Reverted", message, false);
             }
             return self.assign_all(&current);
         }
@@ -191,15 +177,15 @@ impl Rollout<'_> {
         // The specified profile is not in force. Depending on the phase it has failed already, is
         // being tried, or is new.
         match self.state.phase {
-            Phase::RolledBack if is_candidate => return self.assign_all(current),
-            Phase::Paused if is_candidate && self.plan.on_failure == OnFailure::Pause => {}
+            RolloutPhase::RolledBack if is_candidate => return self.assign_all(current),
+            RolloutPhase::Paused if is_candidate && self.plan.on_failure == OnFailure::Pause => {}
             // `onFailure` was changed to `Rollback` while the rollout was paused.
-            Phase::Paused if is_candidate => {
+            RolloutPhase::Paused if is_candidate => {
                 let detail = self.state.message.clone();
                 self.roll_back(&detail, "PolicyChanged");
                 return self.assign_all(current);
             }
-            Phase::Progressing if is_candidate => {}
+            RolloutPhase::Progressing if is_candidate => {}
             _ => self.begin_canary(current, desired, steps),
         }
         self.evaluate_canary(current, desired, steps)
@@ -207,12 +193,12 @@ impl Rollout<'_> {
 
     /// Puts the pinned profile in force.
     fn apply_pin(&mut self, to: &str) -> Vec<Assignment> {
-        let pinned = self.state.phase == Phase::RolledBack
+        let pinned = self.state.phase == RolloutPhase::RolledBack
             && self.state.current.as_deref() == Some(to)
             && self.state.reason == "ManualRollback";
         if !pinned {
             let message = format!("{to} is in force instead of {} after a manual rollback", self.plan.desired);
-            self.finish(to.to_owned(), Phase::RolledBack, "ManualRollback", message, true);
+            self.finish(to.to_owned(), RolloutPhase::RolledBack, "ManualRollback", message, true);
             // After the pin is removed, the specified profile is tried like any other change.
             self.state.candidate = None;
         }
@@ -221,7 +207,7 @@ impl Rollout<'_> {
 
     /// Pauses the rollout after a regression.
     fn pause(&mut self, detail: &str, reason: &'static str) {
-        self.state.phase = Phase::Paused;
+        self.state.phase = RolloutPhase::Paused;
         self.state.since = self.now;
         reason.clone_into(&mut self.state.reason);
         self.state.message = format!("{detail}: rollout paused, all pods keep their profile");
@@ -234,7 +220,7 @@ impl Rollout<'_> {
     fn roll_back(&mut self, detail: &str, reason: &str) {
         let candidate = self.state.candidate.clone().unwrap_or_default();
         let current = self.state.current.clone().unwrap_or_default();
-        self.state.phase = Phase::RolledBack;
+        self.state.phase = RolloutPhase::RolledBack;
         self.state.since = self.now;
         reason.clone_into(&mut self.state.reason);
         self.state.message = format!("{candidate} was rolled back, all pods get {current}: {detail}");
@@ -245,14 +231,14 @@ impl Rollout<'_> {
     /// Puts a profile in force because the strategy selected it.
     fn promote(&mut self, to: &str, reason: &'static str, message: String) {
         self.emit_event(false, "Promoted", message.clone());
-        self.finish(to.to_owned(), Phase::Promoted, reason, message, false);
+        self.finish(to.to_owned(), RolloutPhase::Promoted, reason, message, false);
     }
 
     /// Ends all comparisons and puts a profile in force. For a manual rollback or a reverted spec
     /// it also emits an event, of type `Warning` if `warning` is set.
-    fn finish(&mut self, current: String, phase: Phase, reason: &'static str, message: String, warning: bool) {
+    fn finish(&mut self, current: String, phase: RolloutPhase, reason: &'static str, message: String, warning: bool) {
         let before = self.state.current.take().filter(|before| *before != current);
-        if phase == Phase::RolledBack || reason == "Reverted" {
+        if phase == RolloutPhase::RolledBack || reason == "Reverted" {
             self.emit_event(warning, if warning { "RolledBack" } else { "RolloutReverted" }, message.clone());
         }
         self.state = RolloutState {
@@ -269,8 +255,7 @@ impl Rollout<'_> {
         };
     }
 
-    /// Records a verdict on the profile of an arm.
-    fn record_verdict(&mut self, arm: &ArmState, outcome: ComparisonOutcome, reason: &str, message: String) {
+    fn record_verdict(&mut self, arm: &ArmState, outcome: VerdictOutcome, reason: &str, message: String) {
         let control_profile = self.state.arms.first().map(|control| control.profile.clone()).unwrap_or_default();
         self.verdicts.push(ProfileVerdict {
             profile: arm.profile.clone(),

@@ -30,7 +30,6 @@ use crate::webhook;
 /// A function that builds the injection context common to all pods.
 type ContextBuilder = Arc<dyn Fn() -> InjectionContext + Send + Sync>;
 
-/// The bound ports.
 struct BoundPorts {
     webhook: TcpListener,
     health: TcpListener,

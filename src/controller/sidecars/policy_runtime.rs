@@ -19,7 +19,7 @@ use super::registry::SidecarRegistry;
 use super::summary_window::SummaryWindow;
 use crate::api::v1alpha1::{
     BatchPolicySpec, BatchPolicyStatus, BatchProfileSpec, BatchingSummary, Mode, OpenEnum, PodTuning, ProfileVerdict,
-    TuningMode,
+    RolloutPhase, TuningMode,
 };
 use crate::batching::Tick;
 use crate::cluster_state::{Pod, Policy};
@@ -29,9 +29,7 @@ use crate::events::{EventNotice, EventTarget};
 use crate::observed_state::PolicyObserved;
 use crate::rollout::pin::{ANNOTATION, ManualRollback};
 use crate::rollout::status::{state_from_status, to_share_text, to_time, verdict, write_state};
-use crate::rollout::{
-    Phase, PodReport, RolloutDecision, RolloutPlan, RolloutState, RolloutStrategy, UnixSeconds, evaluate,
-};
+use crate::rollout::{PodReport, RolloutDecision, RolloutPlan, RolloutState, RolloutStrategy, UnixSeconds, evaluate};
 use crate::status::{ConditionState, ConditionStatus};
 use crate::tuner::learned::{InitialState, LearnedProfile};
 use crate::tuner::status_list;
@@ -40,7 +38,6 @@ use crate::tuner::{self, PodProposal, TunedSettings, Tuner};
 /// State of a policy that is kept between rounds.
 #[derive(Debug, Default)]
 pub(super) struct PolicyRuntime {
-    /// UID of the policy.
     policy_uid: String,
     rollout: RolloutState,
     tuner: Tuner,
@@ -113,7 +110,6 @@ impl PolicyRuntime {
         self.policy_uid == policy
     }
 
-    /// Runs one round.
     pub(super) fn run_round(&mut self, inputs: &Inputs<'_>, registry: &mut SidecarRegistry) -> Outputs {
         let mut outputs = Outputs::default();
         let profiles = self.advance_rollout(inputs, registry, &mut outputs);
@@ -283,19 +279,18 @@ impl PolicyRuntime {
     }
 }
 
-/// Returns the health of the rollout.
 fn rollout_health(state: &RolloutState) -> Option<ConditionState> {
     let with_message =
         |holds, reason: &str| ConditionState { holds, reason: reason.to_owned(), message: state.message.clone() };
     match state.phase {
-        Phase::Promoted => None,
-        Phase::Progressing => Some(with_message(ConditionStatus::True, "Progressing")),
-        Phase::Paused => Some(with_message(ConditionStatus::False, "Paused")),
+        RolloutPhase::Promoted => None,
+        RolloutPhase::Progressing => Some(with_message(ConditionStatus::True, "Progressing")),
+        RolloutPhase::Paused => Some(with_message(ConditionStatus::False, "Paused")),
         // A manual rollback is no detected harm.
-        Phase::RolledBack if state.reason == "ManualRollback" => {
+        RolloutPhase::RolledBack if state.reason == "ManualRollback" => {
             Some(with_message(ConditionStatus::True, "ManualRollback"))
         }
-        Phase::RolledBack => Some(with_message(ConditionStatus::False, "RolledBack")),
+        RolloutPhase::RolledBack => Some(with_message(ConditionStatus::False, "RolledBack")),
     }
 }
 

@@ -31,7 +31,6 @@ const HASH_DIGITS: usize = 16;
 pub(super) struct PushedConfig {
     /// The hash that reports contain once it is in force.
     pub(super) hash: String,
-    /// The encoded frame.
     pub(super) push: EncodedPush,
     /// Set if it contains an arm that expires, so that it must be renewed.
     pub(super) needs_renewal: bool,
@@ -148,7 +147,6 @@ impl PushedConfig {
         Ok(Self { hash: config.hash.clone(), push, needs_renewal: config.experiment.is_some(), config })
     }
 
-    /// Returns the content.
     #[cfg(test)]
     pub(super) const fn config(&self) -> &SidecarConfig {
         &self.config

@@ -19,7 +19,6 @@ use crate::tuner::{GroupReport, TunedSettings};
 #[derive(Debug, Default)]
 pub(super) struct SidecarRegistry(BTreeMap<String, SidecarState>);
 
-/// State of one sidecar.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct SidecarState {
     /// Set while its stream is open.

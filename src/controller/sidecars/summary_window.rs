@@ -12,7 +12,7 @@ use crate::control::histogram::Histogram;
 use crate::control::wire::RouteReport;
 use crate::rollout::status::{to_duration_text, to_share_text};
 use crate::status::{ConditionState, ConditionStatus};
-use crate::tuner::{format_rounded, format_share};
+use crate::tuner::{format_rounded, format_share, has_moved};
 
 /// Length of the window.
 const WINDOW: Duration = Duration::from_secs(60);
@@ -23,8 +23,6 @@ const CALLS_MIN: u64 = 200;
 const MISSED_PERMILLE: u64 = 15;
 /// Lower threshold of the hysteresis: a missed SLO is met again at no more than this share.
 const MET_PERMILLE: u64 = 10;
-/// Relative change, in thousandths, from which on a number counts as changed.
-const MOVED_PERMILLE: u64 = 100;
 
 /// Counts of the last minute.
 #[derive(Debug, Clone, Default)]
@@ -87,7 +85,7 @@ impl SummaryWindow {
             saved: to_share_text(saved.saturating_mul(1000) / all.carried.max(1), u64::from(all.carried > 0) * 1000),
             measured_items: None,
         };
-        let moved = |old: &SummaryNumbers| old.iter().zip(&numbers).any(|(old, new)| has_changed(*old, *new));
+        let moved = |old: &SummaryNumbers| old.iter().zip(&numbers).any(|(old, new)| has_moved(*old, *new));
         match &self.summary {
             Some((old, reported)) if !moved(old) => Some(reported.clone()),
             _ => {
@@ -118,7 +116,7 @@ impl SummaryWindow {
         if let Some((state, before, because)) = &self.last_state
             && state.reason == reason
             && because == explanation
-            && (holds == ConditionStatus::Unknown || !has_changed(*before, micros))
+            && (holds == ConditionStatus::Unknown || !has_moved(*before, micros))
         {
             return state.clone();
         }
@@ -149,10 +147,6 @@ impl SummaryWindow {
         let long = last.since(*first);
         (long + long / between).clamp(Duration::from_secs(1), WINDOW)
     }
-}
-
-fn has_changed(old: u64, new: u64) -> bool {
-    old != new && u128::from(old.abs_diff(new)) * 1000 >= u128::from(old.max(1)) * u128::from(MOVED_PERMILLE)
 }
 
 #[cfg(test)]

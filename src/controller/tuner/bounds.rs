@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::TunedSettings;
-use crate::api::v1alpha1 as api;
+use crate::api::v1alpha1::{self as api, TuningGranularity, TuningMode};
 use crate::config::{Limits, parse_share};
 
 /// Default of `tuning.bounds.deadlineShift.max`, in thousandths of the SLO: the remaining time must
@@ -13,35 +13,11 @@ const SHIFT_PERMILLE_DEFAULT: u32 = 600;
 /// Maximum deadline shift: the whole SLO.
 const SHIFT_PERMILLE_MAX: u32 = 1000;
 
-/// Tuning mode of a policy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum TunerMode {
-    /// Adjustments are applied.
-    #[default]
-    Auto,
-    /// Adjustments are published in the status only.
-    Recommend,
-    /// No adjustments are made.
-    Manual,
-}
-
-/// Set of pods that share one set of values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum TuningGranularity {
-    /// Each pod has its own values.
-    #[default]
-    Pod,
-    /// Pods on the same accelerator or instance type share their values.
-    NodeClass,
-    /// All pods of the workload share their values.
-    Workload,
-}
-
 /// Bounds of tuning, derived from a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TuningBounds {
     /// Tuning mode.
-    pub mode: TunerMode,
+    pub mode: TuningMode,
     /// Pooling of pods.
     pub granularity: TuningGranularity,
     /// Maximum 99th percentile of the latency, if it is the same for all routes. It is used for
@@ -60,18 +36,6 @@ pub struct TuningBounds {
     pub weight_limit: Option<u64>,
     /// Maximum deadline shift, in thousandths of the SLO.
     pub shift_permille_max: u32,
-}
-
-// === impl TuningGranularity ===
-
-impl From<api::TuningGranularity> for TuningGranularity {
-    fn from(word: api::TuningGranularity) -> Self {
-        match word {
-            api::TuningGranularity::Pod => Self::Pod,
-            api::TuningGranularity::NodeClass => Self::NodeClass,
-            api::TuningGranularity::Workload => Self::Workload,
-        }
-    }
 }
 
 // === impl TuningBounds ===
@@ -98,12 +62,8 @@ impl TuningBounds {
         let shift = spec.and_then(|bounds| bounds.deadline_shift.as_ref()).and_then(|shift| shift.max.as_ref());
         let shift = shift.and_then(|share| parse_share(&share.0)).map(|share| share.ppm() / 1000);
         Self {
-            mode: match mode {
-                None | Some(api::TuningMode::Auto) => TunerMode::Auto,
-                Some(api::TuningMode::Recommend) => TunerMode::Recommend,
-                Some(api::TuningMode::Manual) => TunerMode::Manual,
-            },
-            granularity: granularity.map(TuningGranularity::from).unwrap_or_default(),
+            mode: mode.unwrap_or_default(),
+            granularity: granularity.unwrap_or_default(),
             slo,
             promised,
             slots: (slots_least, slots_most),
@@ -137,8 +97,8 @@ impl TuningBounds {
     #[must_use]
     pub fn initial_settings(&self, settings: TunedSettings) -> TunedSettings {
         match self.mode {
-            TunerMode::Auto => self.clamp(settings),
-            TunerMode::Recommend | TunerMode::Manual => TunedSettings::default(),
+            TuningMode::Auto => self.clamp(settings),
+            TuningMode::Recommend | TuningMode::Manual => TunedSettings::default(),
         }
     }
 
@@ -188,7 +148,7 @@ mod tests {
     fn an_empty_policy_is_tuned_by_the_defaults_of_the_schema() {
         let found = bounds("{}", "{}");
         let expected = TuningBounds {
-            mode: TunerMode::Auto,
+            mode: TuningMode::Auto,
             granularity: TuningGranularity::Pod,
             slo: Some(Duration::from_millis(150)),
             promised: true,
@@ -235,7 +195,7 @@ mod tests {
             bounds(r#"{"mode": "Later", "granularity": "Zone", "bounds": {"deadlineShift": {"max": "x"}}}"#, "{}");
         assert_eq!(
             (found.mode, found.granularity, found.shift_permille_max),
-            (TunerMode::Auto, TuningGranularity::Pod, 600)
+            (TuningMode::Auto, TuningGranularity::Pod, 600)
         );
         let found = bounds(
             r#"{"mode": "Manual", "granularity": "Workload", "bounds": {"deadlineShift": {"max": "25%"}}}"#,
@@ -243,7 +203,7 @@ mod tests {
         );
         assert_eq!(
             (found.mode, found.granularity, found.shift_permille_max),
-            (TunerMode::Manual, TuningGranularity::Workload, 250)
+            (TuningMode::Manual, TuningGranularity::Workload, 250)
         );
     }
 }

@@ -23,7 +23,7 @@ use super::format::format_rounded;
 use super::history::{Direction, Parameter};
 use super::window::{SloVerdict, VerdictRun, WINDOW_MAX};
 use super::{
-    GroupReport, Proposal, ReasonCode, SampleWindow, TunedSettings, TunerMode, TuningBounds, TuningReason, TuningState,
+    GroupReport, Proposal, ReasonCode, SampleWindow, TunedSettings, TuningBounds, TuningMode, TuningReason, TuningState,
 };
 use crate::batching::Tick;
 
@@ -66,9 +66,9 @@ pub fn evaluate(
     let (settings, reason) = evaluation.decide();
     let settings = evaluation.published_settings(settings);
     let pushed = match bounds.mode {
-        TunerMode::Auto => settings,
+        TuningMode::Auto => settings,
         // Settings that were pushed under another mode are withdrawn.
-        TunerMode::Recommend | TunerMode::Manual => TunedSettings::default(),
+        TuningMode::Recommend | TuningMode::Manual => TunedSettings::default(),
     };
     (Proposal { settings, pushed, reason }, evaluation.history)
 }
@@ -101,7 +101,7 @@ impl Evaluation<'_> {
 
     /// Returns a decision if the policy, a rollout or a replaced server forbids any other move.
     fn check_permission(&mut self) -> Option<(TunedSettings, TuningReason)> {
-        if self.bounds.mode == TunerMode::Manual {
+        if self.bounds.mode == TuningMode::Manual {
             self.history = TuningState::resume(TunedSettings::default());
             return Some(self.hold(ReasonCode::Manual, "tuning is manual".to_owned()));
         }
@@ -157,7 +157,7 @@ impl Evaluation<'_> {
         // The last step is judged first. A tightening step fails if the SLO is met less often after
         // it, a loosening step also if answers are late again.
         if let Some(step) = self.history.step.take()
-            && self.bounds.mode == TunerMode::Auto
+            && self.bounds.mode == TuningMode::Auto
             && (window.is_worse_than(&step.before)
                 || step.direction == Direction::Looser && verdict == SloVerdict::Late)
         {
@@ -170,10 +170,10 @@ impl Evaluation<'_> {
         }
     }
 
-    /// Returns the settings to publish. Under [`TunerMode::Recommend`], where they are not applied,
-    /// these are the last recommended ones, until the SLO is met without them.
+    /// Returns the settings to publish. Under [`TuningMode::Recommend`], where they are not
+    /// applied, these are the last recommended ones, until the SLO is met without them.
     fn published_settings(&self, decided: TunedSettings) -> TunedSettings {
-        if self.bounds.mode != TunerMode::Recommend {
+        if self.bounds.mode != TuningMode::Recommend {
             return decided;
         }
         let goal = self.bounds.weight.map(|(least, most)| self.weight_goal(least, most));
@@ -186,7 +186,7 @@ impl Evaluation<'_> {
     fn is_settling(&self) -> bool {
         let Some(changed) = self.history.changed else { return false };
         let began = self.now.before(self.report.over);
-        let is_auto = self.bounds.mode == TunerMode::Auto;
+        let is_auto = self.bounds.mode == TuningMode::Auto;
         began < changed.after(APPLY_MAX)
             || is_auto && self.report.in_force.is_some_and(|own| own != self.history.settings)
     }
@@ -208,11 +208,12 @@ impl Evaluation<'_> {
         self.history.met = Duration::ZERO;
         self.history.late.append(window);
         let late = self.describe_late(&self.history.late.window, self.history.late.duration);
-        if self.bounds.mode == TunerMode::Auto && self.history.series.as_ref().is_some_and(|series| series.is_reverting)
+        if self.bounds.mode == TuningMode::Auto
+            && self.history.series.as_ref().is_some_and(|series| series.is_reverting)
         {
             return self.revert_series();
         }
-        // A lone call that exceeds the SLO makes every setting futile.
+        // If a call exceeds the SLO with nothing else in flight, every setting is futile.
         if let (Some(slo), Some(lone)) = (self.bounds.slo, self.report.lone_late)
             && lone > slo
         {

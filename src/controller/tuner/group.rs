@@ -72,7 +72,9 @@ impl Tuner {
         let mut pooled: BTreeMap<GroupKey, Vec<&GroupReport>> = BTreeMap::new();
         for observation in observations {
             let granularity = bounds(&observation.profile).granularity;
-            pooled.entry(GroupKey::from_observation(granularity, observation)).or_default().push(observation);
+            let pod = (observation.pod.as_str(), observation.node_class.as_str());
+            let key = GroupKey::new(granularity, &observation.profile, pod);
+            pooled.entry(key).or_default().push(observation);
         }
         let mut proposals = Vec::with_capacity(observations.len());
         for (key, pods) in pooled {
@@ -132,10 +134,6 @@ impl GroupKey {
             TuningGranularity::Workload => "",
         };
         Self { profile: profile.to_owned(), of: of.to_owned() }
-    }
-
-    fn from_observation(granularity: TuningGranularity, observation: &GroupReport) -> Self {
-        Self::new(granularity, &observation.profile, (&observation.pod, &observation.node_class))
     }
 }
 

@@ -34,7 +34,6 @@ pub enum Direction {
     Looser,
 }
 
-/// A step under observation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ObservedStep {
     pub(super) from: TunedSettings,
@@ -75,7 +74,7 @@ struct DirectionBlock {
 pub struct TuningState {
     /// Settings to be in force.
     pub(super) settings: TunedSettings,
-    /// Last recommendation under `TunerMode::Recommend`, which is not applied.
+    /// Last recommendation under `TuningMode::Recommend`, which is not applied.
     pub(super) recommended: Option<TunedSettings>,
     /// Time of the last change of `settings`.
     pub(super) changed: Option<Tick>,

@@ -7,11 +7,10 @@
 
 use std::collections::BTreeMap;
 
-use super::TunedSettings;
-use crate::batching::{ClassSnapshot, CostMeasure, CostSample, CostSnapshot, CurvePoint, UpstreamSnapshot, Weight};
+use super::{TunedSettings, has_moved};
+use crate::api::v1alpha1::LEARNED_MAX;
+use crate::batching::UpstreamSnapshot;
 
-/// Maximum number of entries in a status.
-pub const ENTRIES_MAX: usize = 16;
 /// Maximum number of points of a curve: the sizes from 1 to 512 double nine times. An entry,
 /// including the name of its class, stays below 1 KiB.
 pub const POINTS_MAX: usize = 10;
@@ -20,10 +19,6 @@ pub const POINTS_MAX: usize = 10;
 const NAME_MAX: usize = 256;
 /// Minimum number of batches from which on a pod's state is passed on.
 const BATCHES_MIN: u64 = 100;
-/// Relative change from which on an entry is worth a write, in thousandths.
-const MOVED_PERMILLE: u64 = 100;
-/// Number of samples that a restored curve counts as, for each size (`batching::CostSnapshot`).
-const SAMPLES_KEPT: u32 = 3;
 /// Exploration rate of a new pod, in thousandths: it tries other numbers of slots as often as a pod
 /// without any state, since its server may be another build.
 const EXPLORE_PERMILLE: u32 = 500;
@@ -60,10 +55,10 @@ pub struct LearnedProfile {
 /// Conclusion of a concurrency limiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LimiterConclusion {
-    /// Latency of a lone call below the limit, in microseconds; 0 if unknown.
+    /// Latency of an unbatched call below the limit, in microseconds; 0 if unknown.
     pub base_micros: u64,
-    /// Cost of an item in a batch, in thousandths of a lone call, if batching does not pay and
-    /// calls are forwarded for that reason; `None` otherwise.
+    /// Cost of an item in a batch, in thousandths of that of an unbatched call, if batching does
+    /// not pay and calls are forwarded for that reason; `None` otherwise.
     pub no_gain_permille: Option<u64>,
 }
 
@@ -91,9 +86,6 @@ pub struct InitialState {
     pub curve: Option<LearnedCurve>,
     /// Initial conclusion of its concurrency limiter, if there is one.
     pub limiter: Option<LimiterConclusion>,
-    /// `true` if the state comes from pods of the same profile, `false` if it comes from another
-    /// profile on the same node class.
-    pub same_profile: bool,
 }
 
 /// Returns the initial state of a new pod with this profile on this node class.
@@ -120,7 +112,6 @@ pub fn initial_state(learned: &[LearnedProfile], profile: &str, node_class: &str
         },
         curve: entry.curve.clone(),
         limiter: entry.limiter,
-        same_profile: same.is_some(),
     })
 }
 
@@ -168,8 +159,8 @@ pub fn update_entries(
         }
     }
     next.sort_by_key(|entry| (!keep.contains(&entry.profile.as_str()), std::cmp::Reverse(entry.at)));
-    if next.len() > ENTRIES_MAX {
-        next.truncate(ENTRIES_MAX);
+    if next.len() > LEARNED_MAX {
+        next.truncate(LEARNED_MAX);
         changed = next != entries;
     }
     changed.then_some(next)
@@ -221,59 +212,9 @@ impl LearnedProfile {
     }
 }
 
-fn has_moved(old: u64, new: u64) -> bool {
-    u128::from(old.abs_diff(new)) * 1000 >= u128::from(old.max(1)) * u128::from(MOVED_PERMILLE)
-}
-
 // === impl LearnedCurve ===
 
 impl LearnedCurve {
-    /// Converts a sidecar's snapshot of a cost class, reduced to the points that are passed on.
-    #[must_use]
-    pub fn from_snapshot(class: &[u8], snapshot: &CostSnapshot) -> Self {
-        let points = snapshot.points.iter().map(|point| (point.items, point.nanos / 1000)).collect();
-        let mut curve = Self {
-            class: class.escape_ascii().to_string(),
-            points,
-            tail_permille: snapshot.tail_permille,
-            weight_milli: snapshot.weight_milli,
-        };
-        curve.thin();
-        curve
-    }
-
-    /// Converts the curve to a snapshot that a core can restore. The influence of weights is
-    /// learned again, since means by size contain no information about it.
-    #[must_use]
-    pub fn to_snapshot(&self) -> ClassSnapshot {
-        let nanos = |micros: u64| micros.saturating_mul(1000);
-        let points: Vec<CurvePoint> = self
-            .points
-            .iter()
-            .map(|(items, micros)| CurvePoint { items: *items, nanos: nanos(*micros), count: SAMPLES_KEPT })
-            .collect();
-        let weight = |items: u32| {
-            let each = (self.weight_milli / 1000).max(1);
-            Weight { sum: each.saturating_mul(u64::from(items)), max: each }
-        };
-        let sample =
-            |point: &CurvePoint| CostSample { items: point.items, weight: weight(point.items), nanos: point.nanos };
-        let cost = CostSnapshot {
-            base: CostMeasure::SizeOnly,
-            first_nanos: points.first().map_or(0, |point| point.nanos),
-            samples: points.iter().map(sample).collect(),
-            largest: points.last().map_or(0, |point| point.items),
-            points,
-            tail_permille: self.tail_permille,
-            noise_ppm: 0,
-            weights_matter: false,
-            weight_milli: self.weight_milli,
-            heaviest_milli: Vec::new(),
-            padding_permille: 0,
-        };
-        ClassSnapshot { cost, ceilings: Vec::new(), flow: None }
-    }
-
     /// Reduces the curve to [`POINTS_MAX`] points: both ends, and between them sizes at similar
     /// ratios.
     fn thin(&mut self) {

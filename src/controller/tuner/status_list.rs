@@ -7,13 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{ReasonCode, TunedSettings};
+use super::{ReasonCode, TunedSettings, has_moved};
+use crate::api::v1alpha1::POD_TUNINGS_MAX;
 use crate::batching::Tick;
 
-/// Maximum number of pods in a status.
-pub const PODS_MAX: usize = 100;
-/// Relative change from which on a number is worth a write, in thousandths.
-const CHANGE_PERMILLE_MIN: u64 = 100;
 /// Minimum interval between two writes of a status.
 const WRITE_INTERVAL_MIN: Duration = Duration::from_secs(15);
 
@@ -63,7 +60,7 @@ pub fn select_pods(
     let mut taken = BTreeSet::new();
     let mut next: Vec<PodTuning> = Vec::new();
     for pod in order {
-        if next.len() < PODS_MAX && taken.insert(pod.pod.as_str()) {
+        if next.len() < POD_TUNINGS_MAX && taken.insert(pod.pod.as_str()) {
             next.push(pod.clone());
         }
     }
@@ -81,10 +78,7 @@ impl PodTuning {
     fn is_worth_writing(&self, other: &Self) -> bool {
         let micros = |time: Option<Duration>| time.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         let number = |one: Option<u64>, other: Option<u64>| match (one, other) {
-            (Some(one), Some(other)) => {
-                u128::from(one.abs_diff(other)) * 1000 >= u128::from(other.max(1)) * u128::from(CHANGE_PERMILLE_MIN)
-                    && one != other
-            }
+            (Some(one), Some(other)) => has_moved(other, one),
             (one, other) => one.is_some() != other.is_some(),
         };
         let small = |number: u32| Some(u64::from(number));

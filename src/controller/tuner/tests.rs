@@ -12,7 +12,7 @@ const SLO: Duration = Duration::from_millis(100);
 
 fn bounds() -> TuningBounds {
     TuningBounds {
-        mode: TunerMode::Auto,
+        mode: TuningMode::Auto,
         granularity: TuningGranularity::Pod,
         slo: Some(SLO),
         promised: true,
@@ -241,7 +241,7 @@ fn few_late_calls_change_no_setting_until_reports_are_merged() {
 
 #[test]
 fn mode_recommend_publishes_settings_and_pushes_none() {
-    let mut group = SimulatedGroup::new(TuningBounds { mode: TunerMode::Recommend, ..bounds() });
+    let mut group = SimulatedGroup::new(TuningBounds { mode: TuningMode::Recommend, ..bounds() });
     let proposal = group.evaluate_times(30, &report_of(1000, 50, 0));
     assert_eq!((proposal.reason.code, proposal.settings.shift_permille), (ReasonCode::ShiftRaised, 50));
     assert!(proposal.reason.text.ends_with("(recommended)"), "{}", proposal.reason.text);
@@ -251,7 +251,7 @@ fn mode_recommend_publishes_settings_and_pushes_none() {
 #[test]
 fn mode_manual_reverts_pushed_settings_and_a_frozen_arm_keeps_them() {
     let tuned = TunedSettings { shift_permille: 100, slots_max: Some(2), batch_weight_max: None };
-    let mut group = SimulatedGroup::new(TuningBounds { mode: TunerMode::Manual, ..bounds() });
+    let mut group = SimulatedGroup::new(TuningBounds { mode: TuningMode::Manual, ..bounds() });
     group.history = TuningState::resume(tuned);
     assert_eq!(group.evaluate_once(report_of(1000, 50, 0)).pushed, TunedSettings::default());
     let mut group = SimulatedGroup::new(bounds());
@@ -340,7 +340,7 @@ fn a_policy_without_an_slo_is_not_tuned_and_the_reason_is_reported() {
 #[test]
 fn a_recommendation_is_kept_until_the_slo_is_met_without_it() {
     let mut group =
-        SimulatedGroup::new(TuningBounds { mode: TunerMode::Recommend, weight: Some((1, 8000)), ..bounds() });
+        SimulatedGroup::new(TuningBounds { mode: TuningMode::Recommend, weight: Some((1, 8000)), ..bounds() });
     group.evaluate_times(30, &GroupReport { weight_ceiling: Some(4000), ..report_of(100, 20, 0) });
     let recommended: Vec<TunedSettings> = (0..6)
         .map(|_| group.evaluate_once(GroupReport { weight_ceiling: Some(4000), ..report_of(100, 20, 0) }).settings)
@@ -432,7 +432,8 @@ fn a_reverted_step_stops_at_settings_that_were_loosened_meanwhile() {
     group.evaluate_times(12, &report_of(1000, 100, 0));
     let highest = group.in_force().shift_permille;
     group.evaluate_times(9, &report_of(1000, 0, 50));
-    // Between the two lowerings the SLO is missed once, while even a lone call takes longer.
+    // Between the two lowerings the SLO is missed once, while even a call with nothing else in
+    // flight takes longer.
     group.evaluate_once(GroupReport { lone_late: Some(Duration::from_millis(140)), ..report_of(1000, 100, 0) });
     group.evaluate_times(9, &report_of(1000, 0, 50));
     let loosened = group.in_force();
@@ -537,7 +538,7 @@ proptest! {
         let changes = SimulatedGroup::changes(&group.pushed);
         prop_assert!(changes <= 250, "{changes} in all");
         // If 5 % of enough calls are late, which is five times the allowed share, a setting moves,
-        // unless a lone call takes longer than the SLO.
+        // unless a call with nothing else in flight takes longer than the SLO.
         let answered = report.latency.count();
         let is_late = answered >= 200 && report.late * 20 >= answered;
         let is_feasible = report.lone_late.is_none_or(|lone| lone <= SLO);

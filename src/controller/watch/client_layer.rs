@@ -32,7 +32,6 @@ struct RequestPacing {
     wait: Duration,
 }
 
-/// Wraps a client for one kind.
 pub(super) fn wrap_client(
     client: &kube::Client,
     kind: WatchedKind,

@@ -43,7 +43,6 @@ pub(super) struct TableAccess<K, T> {
     absent: Option<fn(&mut ClusterState)>,
 }
 
-/// The objects of an incomplete list.
 type PartialList<T> = BTreeMap<ObjectKey, Arc<T>>;
 
 // === impl TableAccess ===
@@ -242,8 +241,7 @@ impl KindWatcher {
         let mut stop = self.stop.clone();
         tokio::select! {
             () = work => {}
-            // An error means that the sender is dropped, which is a shutdown too.
-            _ = stop.wait_for(|stop| *stop) => {}
+            () = crate::wait_for_shutdown(&mut stop) => {}
         }
     }
 

@@ -18,13 +18,14 @@ pub struct ApiReach {
 
 // === impl ApiReach ===
 
-impl ApiReach {
+impl Default for ApiReach {
     /// Creates the state. The API server counts as reachable until a check fails.
-    #[must_use]
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self { reached: watch::channel(true).0, check_requests: Arc::default() }
     }
+}
 
+impl ApiReach {
     /// Records a successful check.
     pub fn on_answer(&self) {
         if self.reached.send_if_modified(|reached| !std::mem::replace(reached, true)) {
@@ -64,12 +65,6 @@ impl ApiReach {
     }
 }
 
-impl Default for ApiReach {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
@@ -78,7 +73,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_waiter_is_woken_by_an_answer_only_after_a_failure() {
-        let reach = ApiReach::new();
+        let reach = ApiReach::default();
         let mut waiting = std::pin::pin!(reach.wait_for_return());
         reach.on_answer();
         reach.request_check();

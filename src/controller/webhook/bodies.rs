@@ -136,7 +136,6 @@ impl BodyShare<'_> {
         Ok(())
     }
 
-    /// Marks the body as complete.
     fn complete(&self) -> Result<(), BodyRefusal> {
         let mut held = self.budget.lock();
         held.bodies.get_mut(&self.id).ok_or(BodyRefusal::Full)?.is_complete = true;

@@ -154,7 +154,6 @@ fn decide_by_outcome(outcome: InjectionOutcome, pod: &Value, mut warnings: Vec<S
     }
 }
 
-/// Returns the decision that leaves the pod as it is.
 fn leave_unchanged(admission: AdmissionResult, reason: &str) -> ReviewDecision {
     ReviewDecision {
         admission,

@@ -129,8 +129,7 @@ async fn accept(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            // An error means that the sender is dropped, so the webhook is stopped too.
-            _ = stopped.wait_for(|stopped| *stopped) => break,
+            () = crate::wait_for_shutdown(&mut stopped) => break,
         };
         let (stream, peer) = match accepted {
             Ok((stream, peer)) => (stream, peer.ip()),
@@ -233,7 +232,7 @@ impl Webhook {
                 return text_response(StatusCode::SERVICE_UNAVAILABLE, "too many concurrent reviews\n");
             }
             Ok(Err(refusal)) => {
-                self.count(AdmissionResult::Malformed, Duration::ZERO);
+                self.config.metrics.record_admission(AdmissionResult::Malformed, Duration::ZERO);
                 let large = refusal == BodyRefusal::TooLarge;
                 let status = if large { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
                 return text_response(status, "the review is larger than 3 MiB or incomplete\n");
@@ -257,12 +256,13 @@ impl Webhook {
             Ok(question) => question,
             Err(error) => {
                 tracing::warn!(%error, "cannot decode an admission review");
-                self.count(AdmissionResult::Malformed, took());
+                self.config.metrics.record_admission(AdmissionResult::Malformed, took());
                 return text_response(StatusCode::BAD_REQUEST, &format!("{error}\n"));
             }
         };
         let (cluster, base) = (self.config.shared.cluster(), (self.config.build_context)());
-        let token = draw_token();
+        // 128 random bits, in the format of the drain hook's path.
+        let token = format!("{:032x}", rand::random::<u128>());
         let known = ReviewContext {
             cluster: &cluster,
             base: &base,
@@ -272,7 +272,7 @@ impl Webhook {
         };
         match answer(&question, known) {
             Ok(ReviewResponse { body, admission, skipped, event }) => {
-                self.count(admission, took());
+                self.config.metrics.record_admission(admission, took());
                 if let Some(reason) = skipped {
                     self.config.metrics.record_skip(reason);
                 }
@@ -291,15 +291,6 @@ impl Webhook {
             }
         }
     }
-
-    fn count(&self, admission: AdmissionResult, took: Duration) {
-        self.config.metrics.record_admission(admission, took);
-    }
-}
-
-/// Returns 128 random bits, in the format of the drain hook's path.
-fn draw_token() -> String {
-    format!("{:032x}", rand::random::<u128>())
 }
 
 fn text_response(status: StatusCode, text: &str) -> Response<Full<Bytes>> {

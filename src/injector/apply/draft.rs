@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::FieldHashes;
-use crate::access::{at, at_mut, find_named, list, list_mut, map_mut, text};
+use crate::access::{at, at_mut, container_mut, find_named, list, list_mut, map_mut, text};
 use crate::effective::InjectionSettings;
 use crate::names::{
     CONNECT_PATH, CREATED_PATHS, DEFAULT_CONTAINER, DRAIN_PATH, HANDLERS, MADE_IN_CONTAINERS, PROBES, RENAMED_PREFIX,
@@ -33,15 +33,6 @@ pub(super) struct PodDraft {
 // === impl PodDraft ===
 
 impl PodDraft {
-    fn container(&mut self, name: &str) -> Option<&mut Value> {
-        let containers = at_mut(&mut self.pod, &["spec", "containers"])?.as_array_mut()?;
-        containers.iter_mut().find(|container| text(container, &["name"]) == Some(name))
-    }
-
-    fn applications(&self) -> Vec<String> {
-        ports::application_containers(&self.pod).filter_map(|own| text(own, &["name"])).map(str::to_owned).collect()
-    }
-
     /// Moves the names of captured ports to the sidecar. They are moved in every container, because
     /// a Service would otherwise resolve to the next container with the name.
     pub(super) fn move_names(&mut self, planned: &[PlannedPort]) {
@@ -52,7 +43,7 @@ impl PodDraft {
         let all = CONTAINERS.iter().flat_map(|key| list(&self.pod, &["spec", key]));
         let names = all.flat_map(|own| list(own, &["ports"])).filter_map(|port| text(port, &["name"]));
         let taken: Vec<String> = names.chain(moved.iter().copied()).map(str::to_owned).collect();
-        for container in self.applications() {
+        for container in ports::application_names(&self.pod) {
             let from = self.undo.names.len();
             self.rename(&container, &moved, taken.clone());
             // If a name occurs twice in a container, which the API server rejects, the first port
@@ -71,9 +62,8 @@ impl PodDraft {
     /// Renames a container's TCP ports of these names, in one pass, because an assigned name may
     /// equal the previous name of another port.
     fn rename(&mut self, container: &str, moved: &[&str], mut taken: Vec<String>) {
-        let ports = self.container(container).and_then(|own| at_mut(own, &["ports"])?.as_array_mut());
+        let ports = container_mut(&mut self.pod, container).and_then(|own| at_mut(own, &["ports"])?.as_array_mut());
         let Some(ports) = ports else { return };
-        let mut renamed = Vec::new();
         for port in ports.iter_mut().filter(|port| ports::is_tcp(port)) {
             let number = at(port, &["containerPort"]);
             let Some(number) = crate::access::number(number) else { continue };
@@ -91,9 +81,8 @@ impl PodDraft {
             taken.push(now.clone());
             let was = std::mem::replace(name, json!(now));
             let was = was.as_str().unwrap_or_default().to_owned();
-            renamed.push(PortRename { container: container.to_owned(), port: number, was, now });
+            self.undo.names.push(PortRename { container: container.to_owned(), port: number, was, now });
         }
-        self.undo.names.extend(renamed);
     }
 
     /// Replaces a container's own references to a moved name by the number, because the kubelet
@@ -102,7 +91,9 @@ impl PodDraft {
         for handler in HANDLERS {
             for kind in ["httpGet", "tcpSocket"] {
                 let path: Vec<&str> = handler.split('/').chain([kind, "port"]).collect();
-                let Some(port) = self.container(container).and_then(|own| at_mut(own, &path)) else { continue };
+                let Some(port) = container_mut(&mut self.pod, container).and_then(|own| at_mut(own, &path)) else {
+                    continue;
+                };
                 if port == name {
                     *port = json!(number);
                     let (container, was) = (container.to_owned(), name.to_owned());
@@ -127,16 +118,12 @@ impl PodDraft {
         if on_loopback.is_empty() {
             return;
         }
-        if let Some((app_listen, name)) = overrides.app_listen.as_ref().and_then(|it| Some((it, it.container.clone()?)))
+        if let Some(app_listen) = &overrides.app_listen
+            && let Some(name) = &app_listen.container
+            && let Some(own) = container_mut(&mut self.pod, name)
         {
-            let Self { pod, undo, report } = self;
-            let containers = at_mut(pod, &["spec", "containers"]).and_then(Value::as_array_mut);
-            let own = containers.and_then(|all| all.iter_mut().find(|own| text(own, &["name"]) == Some(&name)));
-            if let Some(own) = own {
-                app_listen
-                    .overrides
-                    .iter()
-                    .for_each(|setting| argument_edit::apply_override(own, &name, setting, undo, report));
+            for setting in &app_listen.overrides {
+                argument_edit::apply_override(own, name, setting, &mut self.undo, &mut self.report);
             }
         }
         if let Some(lowest) = on_loopback.iter().map(|planned| planned.port.number).min() {
@@ -176,15 +163,11 @@ impl PodDraft {
                 .filter(|planned| matches!(planned.mode, PortCapture::Loopback | PortCapture::Moved))
                 .map(|planned| (planned.port.number, planned.application))
                 .collect();
-            let Self { pod, undo, report } = self;
-            let containers = at_mut(pod, &["spec", "containers"]).and_then(Value::as_array_mut);
-            let own =
-                containers.and_then(|all| all.iter_mut().find(|own| text(own, &["name"]) == Some(&recipe.container)));
-            let Some(own) = own else { continue };
+            let Some(own) = container_mut(&mut self.pod, &recipe.container) else { continue };
             let name = recipe.name();
-            report.facts.push(format!("container {}: recipe {name} ({})", recipe.container, recipe.source()));
+            self.report.facts.push(format!("container {}: recipe {name} ({})", recipe.container, recipe.source()));
             for edit in recipe.edits(own, |number| numbers.get(&number).copied()) {
-                argument_edit::apply_edit(own, &recipe.container, &edit, undo, report);
+                argument_edit::apply_edit(own, &recipe.container, &edit, &mut self.undo, &mut self.report);
             }
         }
     }
@@ -198,9 +181,9 @@ impl PodDraft {
             matches!(planned.mode, PortCapture::Loopback | PortCapture::Moved | PortCapture::Redirect)
         });
         let ours: Vec<u16> = ours.map(|planned| planned.port.number).collect();
-        for container in self.applications() {
+        for container in ports::application_names(&self.pod) {
             for probe in PROBES {
-                let Some(own) = self.container(&container) else { continue };
+                let Some(own) = container_mut(&mut self.pod, &container) else { continue };
                 let Some(number) = connects_to(own, probe).filter(|number| ours.contains(number)) else { continue };
                 let there = find_named(list(incoming, &["spec", "containers"]), &container);
                 let there = there.map(|there| at(there, &[probe, "httpGet"]));
@@ -226,11 +209,11 @@ impl PodDraft {
         metrics: u16,
         token: &str,
     ) {
-        for container in self.applications() {
+        for container in ports::application_names(&self.pod) {
             if !needs_hook(&container) {
                 continue;
             }
-            let Some(own) = self.container(&container) else { continue };
+            let Some(own) = container_mut(&mut self.pod, &container) else { continue };
             if !at(own, &["lifecycle", "preStop"]).is_null() {
                 self.report.facts.push(format!(
                     "container {container} keeps its own preStop hook; the sidecar drains by its own hook"
@@ -295,7 +278,7 @@ impl PodDraft {
     /// Keeps the application as the default container of `kubectl logs`. A native sidecar is never
     /// chosen as the default.
     pub(super) fn keep_default_container(&mut self, native: bool) {
-        let first = self.applications().into_iter().find(|name| name != CONTAINER);
+        let first = ports::application_names(&self.pod).into_iter().find(|name| name != CONTAINER);
         let Some(first) = first.filter(|_| !native) else { return };
         let annotations = map_mut(&mut self.pod, &["metadata", "annotations"]);
         if !annotations.contains_key(DEFAULT_CONTAINER) {
@@ -313,10 +296,11 @@ impl PodDraft {
     /// Records which maps and lists were absent, so that the undo removes them when they are empty.
     pub(super) fn record_created(&mut self, original: &Value) {
         for path in CREATED_PATHS {
-            let keys: Vec<&str> = path.split('/').collect();
-            record_created_path(&mut self.undo, path.to_owned(), lookup(original, &keys), lookup(&self.pod, &keys));
+            let pointer = format!("/{path}");
+            let (before, after) = (original.pointer(&pointer), self.pod.pointer(&pointer));
+            record_created_path(&mut self.undo, path.to_owned(), before, after);
         }
-        for name in self.applications() {
+        for name in ports::application_names(&self.pod) {
             let find = |pod: &Value| find_named(list(pod, &["spec", "containers"]), &name).cloned();
             let (Some(before), Some(after)) = (find(original), find(&self.pod)) else { continue };
             for key in MADE_IN_CONTAINERS {
@@ -342,10 +326,6 @@ fn connects_to(container: &Value, probe: &str) -> Option<u16> {
     // A port name refers to the same container, as the kubelet resolves it.
     let declared = list(container, &["ports"]).iter().find(|entry| port.is_string() && at(entry, &["name"]) == port);
     crate::access::number(declared.map_or(port, |entry| at(entry, &["containerPort"])))
-}
-
-fn lookup<'a>(value: &'a Value, keys: &[&str]) -> Option<&'a Value> {
-    keys.iter().try_fold(value, |value, key| value.get(key))
 }
 
 fn record_created_path(undo: &mut UndoRecord, path: String, before: Option<&Value>, after: Option<&Value>) {

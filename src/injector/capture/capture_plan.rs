@@ -15,7 +15,6 @@ use crate::{SkippedPod, listen_target};
 pub(crate) struct CapturePlan {
     /// One entry for each port number, in the order of declaration.
     pub(crate) ports: Vec<PlannedPort>,
-    /// The recipes in use.
     pub(crate) recipes: Vec<RecipeMatch>,
     /// Warnings other than those about a single port.
     pub(crate) warnings: Vec<String>,

@@ -21,7 +21,6 @@ pub(super) struct PortDecision {
     pub(super) mode: PortCapture,
 }
 
-/// The pod and its capture options.
 pub(super) struct CaptureOptions<'a> {
     pub(super) pod: &'a Value,
     context: &'a InjectionContext,
@@ -78,7 +77,6 @@ impl<'a> CaptureOptions<'a> {
         PortDecision { port, named, unmovable, mode }
     }
 
-    /// Returns `true` if an annotation names the recipe.
     fn is_recipe_named(&self) -> bool {
         matches!(self.recipe_choice, RecipeChoice::Named(_))
     }

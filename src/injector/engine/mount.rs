@@ -18,7 +18,6 @@ const RESERVED: [&str; 7] = ["/dev", "/etc", "/groupage", "/proc", "/run", "/sys
 /// at the same path, the path of the model is that which the application has.
 const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
 
-/// The mount of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ModelMount {
     /// Directory of the model in the sidecar.

@@ -34,7 +34,6 @@ impl RecipeChoice {
     }
 }
 
-/// Returns the names of all recipes.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     RECIPES.iter().map(|recipe| recipe.name)
 }

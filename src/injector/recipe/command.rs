@@ -32,14 +32,12 @@ const KEYWORDS: [&str; 9] = ["if", "then", "while", "until", "do", "{", "}", "!"
 /// Words between a wrapper and the command.
 const WRAPPER_WORDS: [&str; 4] = ["--", "-g", "-s", "run"];
 
-/// A word of a command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CommandWord {
     pub(super) text: String,
     pub(super) place: WordPlace,
 }
 
-/// Position of a word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WordPlace {
     /// Either `command` or `args`.
@@ -215,7 +213,6 @@ fn is_operator(char: char) -> bool {
     matches!(char, ';' | '&' | '|' | '(' | ')' | '<' | '>')
 }
 
-/// Removes all quotes from a word.
 fn strip_quotes(word: &str) -> String {
     word.chars().filter(|char| !matches!(char, '\'' | '"')).collect()
 }

@@ -14,7 +14,6 @@ const LOOPBACK: &str = "127.0.0.1";
 /// An address that no peer has (TEST-NET-1, RFC 5737).
 const NO_PEER: &str = "192.0.2.0";
 
-/// An edit of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ContainerEdit {
     /// Sets a variable to a value.

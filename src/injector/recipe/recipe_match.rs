@@ -22,7 +22,6 @@ pub(crate) struct RecipeMatch {
     pub(super) listeners: Vec<(&'static ServerListener, u16)>,
 }
 
-/// Kind of move of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MoveKind {
     /// Moves to loopback and keeps its port number.

@@ -96,7 +96,6 @@ impl RecipeMatch {
         all.iter().flatten().any(is_set)
     }
 
-    /// Returns `true` if the container has the setting that the recipe requires.
     pub(super) fn has_required_setting(&self, container: &Value) -> bool {
         match self.recipe.needs {
             RecipeNeed::Nothing => true,

@@ -51,14 +51,10 @@ pub(super) enum RecipeNeed {
     Flag(&'static str, &'static str),
 }
 
-/// A listener of a server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ServerListener {
-    /// Setting that moves the listener.
     pub(super) setting: MoveSetting,
-    /// Flags that set its port.
     pub(super) port_flags: &'static [&'static str],
-    /// Variable that sets its port.
     pub(super) port_env: Option<&'static str>,
     /// Default port, or [`PORT_IF_SET`].
     pub(super) port: u16,
@@ -67,7 +63,6 @@ pub(super) struct ServerListener {
 /// Placeholder for a default port: the listener exists only if its port is set.
 pub(super) const PORT_IF_SET: u16 = 0;
 
-/// A setting that moves a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MoveSetting {
     /// A flag with the listen address.

@@ -3,28 +3,14 @@
 
 use serde_json::{Value, json};
 
-use super::super::{InjectionContext, InjectionOutcome, InjectionReport, NamedPolicy, SkipReason, inject, uninject};
-use super::{context, injected, pod, skipped};
-
-fn report(pod: &Value) -> InjectionReport {
-    match inject(pod, &context()) {
-        InjectionOutcome::Injected(injected) => injected.report,
-        other => panic!("{other:?}"),
-    }
-}
+use super::super::{InjectionContext, InjectionOutcome, SkipReason, inject, uninject};
+use super::{context, inject_pod, injected, pod, pod_with_app_listen, policies, skipped};
 
 /// Returns the ports that the sidecar is configured to capture.
 fn captures(pod: &Value) -> Vec<&str> {
     let sidecars = pod["spec"]["initContainers"].as_array().unwrap();
     let args = sidecars.last().unwrap()["args"].as_array().unwrap();
     args.iter().filter_map(|arg| arg.as_str()?.strip_prefix("--capture=")).collect()
-}
-
-fn pod_with_app_listen(app_listen: &str) -> Value {
-    let mut listen_container = pod();
-    listen_container["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
-    listen_container["metadata"]["annotations"]["groupage.dev/app-listen"] = json!(app_listen);
-    listen_container
 }
 
 #[test]
@@ -113,7 +99,8 @@ fn a_shell_is_recognised_by_its_flags() {
         let mut plain = pod_with_app_listen("arg:--host=127.0.0.1");
         plain["spec"]["containers"][0]["command"] = command.clone();
         plain["spec"]["containers"][0]["args"] = json!(["serve x"]);
-        let warned = report(&plain).warnings.iter().any(|warning| warning.contains("runs a shell"));
+        let warned =
+            inject_pod(&plain, &context()).report.warnings.iter().any(|warning| warning.contains("runs a shell"));
         assert_eq!(warned, is_shell, "{command}");
     }
 }
@@ -150,7 +137,7 @@ fn a_port_name_stays_on_the_application_before_kubernetes_1_33() {
     let old = InjectionContext { supports_native_sidecars: false, ..context() };
     let mut forced = pod();
     forced["metadata"]["annotations"]["groupage.dev/native-sidecar"] = json!("Always");
-    let InjectionOutcome::Injected(done) = inject(&forced, &old) else { panic!("it is injected") };
+    let done = inject_pod(&forced, &old);
     assert_eq!(done.pod["spec"]["containers"][0], forced["spec"]["containers"][0], "no name and no hook");
     let warnings = &done.report.warnings;
     assert!(warnings.iter().any(|warning| warning.contains("before Kubernetes 1.33")), "{warnings:?}");
@@ -181,8 +168,7 @@ fn only_a_native_sidecar_before_ours_keeps_a_name_from_moving() {
 
 #[test]
 fn a_quoted_port_number_in_a_policy_is_a_number() {
-    let spec = serde_json::from_value(json!({"injection": {"ports": ["8080", "0", "9000"]}})).unwrap();
-    let policies = std::sync::Arc::from([NamedPolicy { name: "p".to_owned(), spec, ..NamedPolicy::default() }]);
+    let policies = policies(json!({"injection": {"ports": ["8080", "0", "9000"]}}));
     let context = InjectionContext { policies, ..context() };
     assert_eq!(captures(&injected(&pod(), &context)), ["http:8080@15080", ":9000@15081"]);
 }
@@ -201,11 +187,8 @@ fn the_opaque_ports_of_a_namespace_apply_to_pods_without_their_own() {
     let mut meshed = context();
     meshed.namespace.annotations.insert("config.linkerd.io/opaque-ports".to_owned(), "25,8000-8080".to_owned());
     meshed.namespace.annotations.insert("traffic.kuma.io/exclude-inbound-ports".to_owned(), "8080".to_owned());
-    let warning = |pod: &Value| match inject(pod, &meshed) {
-        InjectionOutcome::Injected(done) => {
-            done.report.warnings.into_iter().find(|warning| warning.starts_with("annotation "))
-        }
-        other => panic!("{other:?}"),
+    let warning = |pod: &Value| {
+        inject_pod(pod, &meshed).report.warnings.into_iter().find(|warning| warning.starts_with("annotation "))
     };
     let found = warning(&pod()).unwrap();
     assert!(found.starts_with("annotation config.linkerd.io/opaque-ports of the namespace lists port 8080"), "{found}");
@@ -232,12 +215,8 @@ fn a_policy_of_cilium_for_the_whole_cluster_counts_but_for_another_namespaces() 
     ] {
         let mut context = InjectionContext { referrers: std::sync::Arc::from([policy(selector.clone())]), ..context() };
         context.namespace.name = "here".to_owned();
-        let InjectionOutcome::Injected(done) = inject(&pod(), &context) else { panic!("it is injected") };
-        let warned = done
-            .report
-            .warnings
-            .iter()
-            .any(|warned| warned.starts_with("ciliumclusterwidenetworkpolicy/c lists port 8080"));
+        let warnings = inject_pod(&pod(), &context).report.warnings;
+        let warned = warnings.iter().any(|line| line.starts_with("ciliumclusterwidenetworkpolicy/c lists port 8080"));
         assert_eq!(warned, counts, "{selector}");
     }
 }
@@ -250,7 +229,7 @@ fn the_name_of_an_engine_does_not_resolve_before_kubernetes_1_33() {
         pod["metadata"]["annotations"][format!("groupage.dev/{key}")] = json!(value);
     }
     let names = |context: &InjectionContext| {
-        let InjectionOutcome::Injected(injected) = inject(&pod, context) else { panic!("the pod has a model") };
+        let injected = inject_pod(&pod, context);
         let status = injected.pod["metadata"]["annotations"][crate::STATUS].as_str().unwrap().to_owned();
         assert!(injected.pod["spec"]["containers"][0]["lifecycle"]["preStop"].is_object(), "every container drains it");
         let is_warned = injected.report.warnings.iter().any(|line| line.contains("port name http"));

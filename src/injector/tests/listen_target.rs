@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::super::{InjectionContext, InjectionOutcome, NamedPolicy, inject, uninject};
-use super::{context, injected};
+use super::super::{InjectionContext, InjectionOutcome, inject, uninject};
+use super::{context, inject_pod, injected, pod_with_app_listen, policies};
 
 /// Two application containers. A Service refers to the port number of the second.
 fn ollama(app_listen: &str) -> (Value, InjectionContext) {
@@ -23,15 +23,10 @@ fn ollama(app_listen: &str) -> (Value, InjectionContext) {
 }
 
 fn warnings(pod: &Value, context: &InjectionContext) -> Vec<String> {
-    match inject(pod, context) {
-        InjectionOutcome::Injected(injected) => {
-            let mut warnings = injected.report.warnings;
-            // Ignores the warning about resources, which these pods do not have.
-            warnings.retain(|warning| !warning.contains("BestEffort"));
-            warnings
-        }
-        other => panic!("{other:?}"),
-    }
+    let mut warnings = inject_pod(pod, context).report.warnings;
+    // Ignores the warning about resources, which these pods do not have.
+    warnings.retain(|warning| !warning.contains("BestEffort"));
+    warnings
 }
 
 fn refused(pod: &Value, context: &InjectionContext) -> String {
@@ -65,8 +60,7 @@ fn an_ambiguous_annotation_refuses_the_pod_and_an_ambiguous_policy_is_ignored() 
         ("ollama/env:BACKEND_HOST=127.0.0.1", "a known setting"),
         ("ollama/env:OLLAMA_HOST=127.0.0.1,env:LD_HOST=127.0.0.1", "a known setting"),
     ] {
-        let spec = serde_json::from_value(json!({"injection": {"appListen": app_listen}})).unwrap();
-        context.policies = Arc::from([NamedPolicy { name: "p".to_owned(), spec, ..NamedPolicy::default() }]);
+        context.policies = policies(json!({"injection": {"appListen": app_listen}}));
         let found = warnings(&plain, &context);
         assert!(found[0].starts_with("appListen of policy p is not used") && found[0].contains(reason), "{found:?}");
     }
@@ -74,9 +68,7 @@ fn an_ambiguous_annotation_refuses_the_pod_and_an_ambiguous_policy_is_ignored() 
 
 #[test]
 fn a_container_added_between_two_passes_does_not_change_the_selection() {
-    let mut plain = super::pod();
-    plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
-    plain["metadata"]["annotations"]["groupage.dev/app-listen"] = json!("env:HOST=127.0.0.1");
+    let plain = pod_with_app_listen("env:HOST=127.0.0.1");
     let mut grown = injected(&plain, &context());
     let late = json!({"name": "late", "image": "l", "ports": [{"containerPort": 4317}]});
     grown["spec"]["containers"].as_array_mut().unwrap().push(late);
@@ -118,10 +110,7 @@ fn an_unused_app_listen_value_is_reported() {
 
 #[test]
 fn a_value_with_another_port_than_the_captured_one_is_reported() {
-    let mut plain = super::pod();
-    plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
-    plain["metadata"]["annotations"]["groupage.dev/app-listen"] = json!("env:HOST=127.0.0.1:11434");
-    let found = warnings(&plain, &context());
+    let found = warnings(&pod_with_app_listen("env:HOST=127.0.0.1:11434"), &context());
     assert_eq!(
         found,
         [

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::{InjectionOutcome, inject, uninject};
-use super::{context, injected, pod};
+use super::{context, injected, pod, pod_with_app_listen};
 
 fn sidecar(pod: &mut Value) -> &mut Value {
     let all = pod["spec"]["initContainers"].as_array_mut().unwrap();
@@ -114,9 +114,7 @@ fn later_changes_are_kept_and_reported() {
 
 #[test]
 fn a_value_set_after_the_injection_is_kept() {
-    let mut before = pod();
-    before["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
-    before["metadata"]["annotations"]["groupage.dev/app-listen"] = json!("env:HOST=127.0.0.1");
+    let mut before = pod_with_app_listen("env:HOST=127.0.0.1");
     before["spec"]["containers"][0]["env"] = json!([{"name": "HOST", "value": "a"}]);
     let mut changed = injected(&before, &context());
     changed["spec"]["containers"][0]["env"][0]["value"] = json!("somebody's");
@@ -127,9 +125,7 @@ fn a_value_set_after_the_injection_is_kept() {
 
 #[test]
 fn an_argument_is_restored_at_its_position_even_if_its_text_repeats() {
-    let mut before = pod();
-    before["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
-    before["metadata"]["annotations"]["groupage.dev/app-listen"] = json!("arg:--host=127.0.0.1");
+    let mut before = pod_with_app_listen("arg:--host=127.0.0.1");
     before["spec"]["containers"][0]["command"] = json!(["serve", "--host=::", 5]);
     before["spec"]["containers"][0]["args"] =
         json!(["--host", "0.0.0.0", "--alias", "127.0.0.1", "--host=x", "--host"]);

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::super::{InjectionOutcome, inject, uninject};
-use super::{context, injected, pod};
+use super::super::uninject;
+use super::{context, inject_pod, injected, pod};
 
 fn with(resources: &Value, own: &Value) -> Value {
     let mut whole = pod();
@@ -54,9 +54,8 @@ fn a_limit_that_was_raised_in_an_injected_manifest_raises_the_request_with_it() 
 
 #[test]
 fn the_loss_of_the_best_effort_class_is_a_warning() {
-    let InjectionOutcome::Injected(done) = inject(&pod(), &context()) else { panic!("it is injected") };
+    let done = inject_pod(&pod(), &context());
     assert!(done.report.warnings.iter().any(|warning| warning.contains("was BestEffort")), "{:?}", done.report);
     let asking = with(&json!(null), &json!({"requests": {"cpu": "1"}}));
-    let InjectionOutcome::Injected(done) = inject(&asking, &context()) else { panic!("it is injected") };
-    assert_eq!(done.report.warnings, [] as [&str; 0]);
+    assert_eq!(inject_pod(&asking, &context()).report.warnings, [] as [&str; 0]);
 }

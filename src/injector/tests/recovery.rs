@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::super::{InjectionOutcome, inject, uninject};
-use super::{context, injected, pod};
+use super::super::uninject;
+use super::{context, inject_pod, injected, pod};
 
 fn with_probe() -> Value {
     let mut plain = pod();
@@ -71,7 +71,7 @@ fn a_container_renamed_after_injection_is_recognised_by_its_changes() {
 fn a_name_that_an_injection_gave_is_never_moved() {
     let mut plain = with_probe();
     plain["spec"]["containers"][0]["ports"] = json!([{"name": "gpg-8080", "containerPort": 8080}]);
-    let InjectionOutcome::Injected(done) = inject(&plain, &context()) else { panic!("it is injected") };
+    let done = inject_pod(&plain, &context());
     assert_eq!(done.pod["spec"]["containers"], plain["spec"]["containers"]);
     let warning = &done.report.warnings[0];
     assert!(warning.contains("named gpg-8080") && warning.contains("restore its original name"), "{warning}");

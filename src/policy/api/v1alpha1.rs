@@ -10,10 +10,29 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::{CustomResource, CustomResourceExt};
+use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// Declares structs of which every key is optional, and left out of the JSON if it is absent or an
+/// empty list.
+macro_rules! optional_keys {
+    ($(
+        $(#[$attribute:meta])*
+        pub struct $name:ident { $($(#[$key_attribute:meta])* pub $key:ident: $value:ty,)* }
+    )*) => {$(
+        $(#[$attribute])*
+        #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+        #[serde(rename_all = "camelCase", default)]
+        pub struct $name {
+            $(
+                $(#[$key_attribute])*
+                #[serde(skip_serializing_if = "crate::api::v1alpha1::is_absent")]
+                pub $key: $value,
+            )*
+        }
+    )*};
+}
 
 mod cluster;
 mod engine;
@@ -295,183 +314,136 @@ pub struct BatchProfileSpec {
     pub scheduling: Option<SchedulingSpec>,
 }
 
-/// A latency objective.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Slo {
-    /// Target for the 99th percentile of the time from the arrival of a call at the proxy to its
-    /// response.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub latency_p99: Option<DurationText>,
-    /// Handling of a call that can no longer meet the target. `Serve` serves it after all calls
-    /// that can. `Refuse` answers it in the queue with 503 or 504.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub late: Option<OpenEnum<LateHandling>>,
+optional_keys! {
+    /// A latency objective.
+    pub struct Slo {
+        /// Target for the 99th percentile of the time from the arrival of a call at the proxy to
+        /// its response.
+        pub latency_p99: Option<DurationText>,
+        /// Handling of a call that can no longer meet the target. `Serve` serves it after all calls
+        /// that can. `Refuse` answers it in the queue with 503 or 504.
+        pub late: Option<OpenEnum<LateHandling>>,
+    }
+
+    /// Hard limits of batches, queues and concurrency.
+    pub struct LimitsSpec {
+        /// Maximum number of items in a batch. A limit that the server publishes, or that is
+        /// learned from its errors, applies as well. The smallest limit takes precedence.
+        pub batch_items_max: Option<u32>,
+        /// Maximum weight of a batch: in tokens for text, in rows for tensors, or in the unit of
+        /// `generic.weight`. If absent, the
+        /// weight is not limited.
+        pub batch_weight_max: Option<u64>,
+        /// Maximum size of the request of a batch.
+        pub batch_bytes_max: Option<SizeText>,
+        /// Maximum size of a call that can be batched. Larger calls pass through.
+        pub item_bytes_max: Option<SizeText>,
+        /// Maximum nesting depth of JSON in a call. Deeper calls are forwarded unbatched.
+        pub item_nesting_max: Option<u32>,
+        /// Maximum time for which a call is held while a slot is free. The wait for a slot is
+        /// limited by the deadline of the call instead.
+        pub queue_delay_max: Option<DurationText>,
+        /// Maximum number of queued items. Further calls are answered with 503.
+        pub queue_items_max: Option<u32>,
+        /// Maximum size of all queued calls together. Further calls are answered with 503.
+        pub queue_bytes_max: Option<SizeText>,
+        /// Hard limit on the number of concurrent upstream calls. If absent, `Adaptive` learns the
+        /// number, and the other policies use `scheduling.slots`.
+        pub slots_max: Option<u32>,
+        /// Maximum number of concurrent upstream calls to a server that forms batches itself, for
+        /// which calls are forwarded unbatched.
+        pub stand_aside_max: Option<u32>,
+    }
+
+    /// Scheduling of batches.
+    pub struct SchedulingSpec {
+        /// Scheduling policy. `Adaptive` learns the batch size, the dispatch time and the number of
+        /// slots. `WorkConserving` dispatches when a slot is idle and collects calls while all
+        /// slots are busy. `Window` and `Static` dispatch a batch of `items`, or after `delay`.
+        pub policy: Option<OpenEnum<SchedulingPolicy>>,
+        /// Objective of `Adaptive`: the share of the latency target that it may spend on larger
+        /// batches while the server is idle. `latency` spends none of it, `balanced` a tenth, and
+        /// `throughput` four tenths.
+        pub preset: Option<OpenEnum<Preset>>,
+        /// Order of calls of one priority class and tenant. `Deadline`: by deadline with
+        /// `Adaptive`, else by arrival. `ShortFirst`: short calls pass longer ones that arrived
+        /// shortly before, at most four times the latency target of their class, or 2 s without
+        /// one.
+        pub order: Option<OpenEnum<CallOrder>>,
+        /// Boundaries between length buckets, in the unit of `limits.batchWeightMax`: the largest
+        /// weight of an item in each bucket. Calls with their heaviest items in different buckets
+        /// never share a batch.
+        pub length_buckets: Option<Vec<u64>>,
+        /// Number of concurrent upstream calls for `WorkConserving`, `Window` and `Static`. It is
+        /// limited by `limits.slotsMax`, if set.
+        pub slots: Option<u32>,
+        /// Number of items at which `Window` and `Static` dispatch a batch.
+        pub items: Option<u32>,
+        /// Time after which `Window` and `Static` dispatch an incomplete batch. `Window` measures
+        /// it from the time at which both an item and a free slot are available, `Static` from the
+        /// arrival of the oldest item. It is limited by `limits.queueDelayMax`.
+        pub delay: Option<DurationText>,
+    }
+
+    /// Sources of the deadlines of calls.
+    pub struct DeadlineSpec {
+        /// Names of request headers that contain the client's timeout in milliseconds. The header
+        /// `grpc-timeout` is always evaluated as well.
+        pub headers: Option<Vec<String>>,
+    }
+
+    /// Priority classes of calls.
+    pub struct PrioritySpec {
+        /// Name of the request header that contains the name of the class. Calls of different
+        /// classes can share a batch, and the header is not sent with a shared call.
+        pub header: Option<String>,
+        /// The priority classes. The first class applies to every call that names none of them.
+        pub classes: Option<Vec<PriorityClass>>,
+    }
+
+    /// A priority class.
+    pub struct PriorityClass {
+        /// Name of the class.
+        pub name: Option<String>,
+        /// Share of the upstream's time relative to the other classes, while calls of several
+        /// classes wait.
+        pub weight: Option<u32>,
+        /// Latency target of the class. It replaces `slo.latencyP99`.
+        pub latency_p99: Option<DurationText>,
+        /// Serves the calls of this class before all others, except calls that have waited 4 times
+        /// their latency target, or 2s if they have none.
+        pub strict: Option<bool>,
+        /// Restricts the calls of this class to free room in batches that are dispatched anyway.
+        /// They are dispatched on their own only while no other call waits.
+        pub filler: Option<bool>,
+    }
+
+    /// Tenants that share the queue.
+    pub struct TenantsSpec {
+        /// Name of the request header that identifies the tenant. If absent, all identity headers
+        /// together identify it. Calls with different identities never share a batch.
+        pub header: Option<String>,
+        /// Weights of tenants, by the value of `tenants.header`. All other tenants have weight 1.
+        pub weights: Option<BTreeMap<String, u32>>,
+    }
+
+    /// Handling of failed batches.
+    pub struct FailureSpec {
+        /// Number of members above which a failed batch is bisected repeatedly. The members of
+        /// batches up to this size are retried one by one.
+        pub isolate_above: Option<u32>,
+        /// Number of upstream calls that may exceed the number of client calls, as a share of the
+        /// client calls over 10 s. In addition, 3 calls per second are always allowed. If it is
+        /// used up, the calls of a failed batch are retried one by one, which is never refused, and
+        /// not in smaller batches.
+        pub replay_budget: Option<ShareText>,
+        /// Time for which calls are not merged after failed batches: those of one merge key, or all
+        /// of a route and model. It doubles with each failure, up to 1h.
+        pub quarantine: Option<DurationText>,
+    }
 }
 
-/// Hard limits of batches, queues and concurrency.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct LimitsSpec {
-    /// Maximum number of items in a batch. A limit that the server publishes, or that is learned
-    /// from its errors, applies as well. The smallest limit takes precedence.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub batch_items_max: Option<u32>,
-    /// Maximum weight of a batch: in tokens for text, in rows for tensors, or in the unit of
-    /// `generic.weight`. If absent, the
-    /// weight is not limited.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub batch_weight_max: Option<u64>,
-    /// Maximum size of the request of a batch.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub batch_bytes_max: Option<SizeText>,
-    /// Maximum size of a call that can be batched. Larger calls pass through.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub item_bytes_max: Option<SizeText>,
-    /// Maximum nesting depth of JSON in a call. Deeper calls are forwarded unbatched.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub item_nesting_max: Option<u32>,
-    /// Maximum time for which a call is held while a slot is free. The wait for a slot is limited
-    /// by the deadline of the call instead.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub queue_delay_max: Option<DurationText>,
-    /// Maximum number of queued items. Further calls are answered with 503.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub queue_items_max: Option<u32>,
-    /// Maximum size of all queued calls together. Further calls are answered with 503.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub queue_bytes_max: Option<SizeText>,
-    /// Hard limit on the number of concurrent upstream calls. If absent, `Adaptive` learns the
-    /// number, and the other policies use `scheduling.slots`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slots_max: Option<u32>,
-    /// Maximum number of concurrent upstream calls to a server that forms batches itself, for which
-    /// calls are forwarded unbatched.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stand_aside_max: Option<u32>,
-}
-
-/// Scheduling of batches.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SchedulingSpec {
-    /// Scheduling policy. `Adaptive` learns the batch size, the dispatch time and the number of
-    /// slots. `WorkConserving` dispatches when a slot is idle and collects calls while all slots
-    /// are busy. `Window` and `Static` dispatch a batch of `items`, or after `delay`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub policy: Option<OpenEnum<SchedulingPolicy>>,
-    /// Objective of `Adaptive`: the share of the latency target that it may spend on larger batches
-    /// while the server is idle. `latency` spends none of it, `balanced` a tenth, and `throughput`
-    /// four tenths.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub preset: Option<OpenEnum<Preset>>,
-    /// Order of calls of one priority class and tenant. `Deadline`: by deadline with `Adaptive`, else
-    /// by arrival. `ShortFirst`: short calls pass longer ones that arrived shortly before, at most
-    /// four times the latency target of their class, or 2 s without one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub order: Option<OpenEnum<CallOrder>>,
-    /// Boundaries between length buckets, in the unit of `limits.batchWeightMax`: the largest weight
-    /// of an item in each bucket. Calls with their heaviest items in different buckets never share a
-    /// batch.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub length_buckets: Option<Vec<u64>>,
-    /// Number of concurrent upstream calls for `WorkConserving`, `Window` and `Static`. It is
-    /// limited by `limits.slotsMax`, if set.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slots: Option<u32>,
-    /// Number of items at which `Window` and `Static` dispatch a batch.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub items: Option<u32>,
-    /// Time after which `Window` and `Static` dispatch an incomplete batch. `Window` measures it
-    /// from the time at which both an item and a free slot are available, `Static` from the arrival
-    /// of the oldest item. It is limited by `limits.queueDelayMax`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub delay: Option<DurationText>,
-}
-
-/// Sources of the deadlines of calls.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct DeadlineSpec {
-    /// Names of request headers that contain the client's timeout in milliseconds. The header
-    /// `grpc-timeout` is always evaluated as well.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub headers: Option<Vec<String>>,
-}
-
-/// Priority classes of calls.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct PrioritySpec {
-    /// Name of the request header that contains the name of the class. Calls of different classes
-    /// can share a batch, and the header is not sent with a shared call.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub header: Option<String>,
-    /// The priority classes. The first class applies to every call that names none of them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub classes: Option<Vec<PriorityClass>>,
-}
-
-/// A priority class.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct PriorityClass {
-    /// Name of the class.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// Share of the upstream's time relative to the other classes, while calls of several classes
-    /// wait.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub weight: Option<u32>,
-    /// Latency target of the class. It replaces `slo.latencyP99`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub latency_p99: Option<DurationText>,
-    /// Serves the calls of this class before all others, except calls that have waited 4 times
-    /// their latency target, or 2s if they have none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub strict: Option<bool>,
-    /// Restricts the calls of this class to free room in batches that are dispatched anyway. They
-    /// are dispatched on their own only while no other call waits.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub filler: Option<bool>,
-}
-
-/// Tenants that share the queue.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct TenantsSpec {
-    /// Name of the request header that identifies the tenant. If absent, all identity headers
-    /// together identify it. Calls with different identities never share a batch.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub header: Option<String>,
-    /// Weights of tenants, by the value of `tenants.header`. All other tenants have weight 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub weights: Option<BTreeMap<String, u32>>,
-}
-
-/// Handling of failed batches.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct FailureSpec {
-    /// Number of members above which a failed batch is bisected repeatedly. The members of batches
-    /// up to this size are retried one by one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub isolate_above: Option<u32>,
-    /// Number of upstream calls that may exceed the number of client calls, as a share of the
-    /// client calls over 10 s. In addition, 3 calls per second are always allowed. If it is used
-    /// up, the calls of a failed batch are retried one by one, which is never refused, and not in
-    /// smaller batches.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub replay_budget: Option<ShareText>,
-    /// Time for which calls are not merged after failed batches: those of one merge key, or all of
-    /// a route and model. It doubles with each failure, up to 1h.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub quarantine: Option<DurationText>,
-}
-
-/// Returns the definitions of both kinds as derived from the types. Ranges, known values and rules
-/// are not included: `config` adds them.
-#[must_use]
-pub fn definitions() -> [CustomResourceDefinition; 2] {
-    [BatchPolicy::crd(), BatchProfile::crd()]
+/// Returns `true` for an absent value and an empty list.
+fn is_absent<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }

@@ -6,7 +6,7 @@
 //! callers now arrive. Such a process runs in a pod: it is probed from outside, and it ends with
 //! the pod. Routing the traffic to the proxy is not part of this module.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -14,11 +14,12 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use super::code::ConfigCode;
-use super::effective::Setting;
+use super::effective::{Setting, SettingSources, put};
 use super::env::{Overrides, SettingSource, SourcedValue};
 use super::finding::Finding;
 use super::tree::Span;
 use super::units::{format_duration, parse_duration};
+use crate::api::v1alpha1::PortRef;
 
 /// Maximum number of captured ports, as many as a route may name.
 const CAPTURES_MAX: usize = 64;
@@ -46,15 +47,6 @@ pub struct Capture {
     pub application: u16,
     /// Addresses at which its callers arrive; at least one.
     pub listen: Vec<SocketAddr>,
-}
-
-/// A port as a route names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RoutePort {
-    /// By number.
-    Number(u16),
-    /// By name.
-    Name(String),
 }
 
 // === impl Capture ===
@@ -94,10 +86,10 @@ impl Capture {
 
     /// Returns `true` if a route for these ports applies to this one.
     #[must_use]
-    pub fn is_selected_by(&self, ports: &[RoutePort]) -> bool {
+    pub fn is_selected_by(&self, ports: &[PortRef]) -> bool {
         ports.iter().any(|port| match port {
-            RoutePort::Number(number) => *number == self.port,
-            RoutePort::Name(name) => Some(name) == self.name.as_ref(),
+            PortRef::Number(number) => *number == self.port,
+            PortRef::Name(name) => Some(name) == self.name.as_ref(),
         })
     }
 }
@@ -154,7 +146,7 @@ pub(super) fn parse_captures(overrides: &Overrides) -> Result<Vec<Capture>, Vec<
 /// does. A longer drain limit is lowered. `flag` is the flag of the injector that they come from.
 pub(super) fn apply_pod_defaults(
     json: &mut Json,
-    sources: &mut BTreeMap<String, SettingSource>,
+    sources: &mut SettingSources,
     grace: Option<&SourcedValue<String>>,
     flag: &'static str,
 ) -> Vec<Finding> {
@@ -173,7 +165,7 @@ pub(super) fn apply_pod_defaults(
     let most = grace.saturating_sub(GRACE_MARGIN).max(LIMIT_MIN);
     let duration = |json: &Json, path: &str| text(json, path).as_str().and_then(parse_duration);
     if !sources.contains_key("proxy.admin.metrics") {
-        put(json, sources, "proxy.admin.metrics", METRICS.to_owned(), SettingSource::Flag(flag));
+        put(json, sources, "proxy.admin.metrics", METRICS, SettingSource::Flag(flag));
     }
     let lowered = duration(json, "proxy.drain.limit").is_none_or(|limit| limit > most);
     match sources.contains_key("proxy.drain.limit") {
@@ -199,21 +191,6 @@ pub(super) fn apply_pod_defaults(
 
 fn text<'a>(json: &'a Json, path: &str) -> &'a Json {
     path.split('.').fold(json, |at, name| &at[name])
-}
-
-fn put(
-    json: &mut Json,
-    sources: &mut BTreeMap<String, SettingSource>,
-    path: &str,
-    value: String,
-    source: SettingSource,
-) {
-    let mut at = json;
-    for name in path.split('.') {
-        at = &mut at[name];
-    }
-    *at = Json::from(value);
-    sources.insert(path.to_owned(), source);
 }
 
 /// Replaces the listen address and the upstream in the settings by the captured ports.

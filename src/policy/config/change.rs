@@ -79,12 +79,8 @@ fn differences<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{MachineLimits, Overrides, build, load};
     use super::*;
-
-    fn policy(text: &str) -> Policy {
-        build(Some(&load(text, "test.yaml").unwrap()), &Overrides::default(), &MachineLimits::default()).unwrap()
-    }
+    use crate::config::tests::built;
 
     fn to_tuples(changes: &[SettingChange]) -> Vec<(&str, Option<&str>, Option<&str>)> {
         changes.iter().map(|change| (change.path.as_str(), change.from.as_deref(), change.to.as_deref())).collect()
@@ -92,8 +88,8 @@ mod tests {
 
     #[test]
     fn settings_under_proxy_are_unchanged_and_reported_as_pending() {
-        let started = policy("limits: {batchItemsMax: 4}\nproxy: {log: {level: info}, listen: [127.0.0.1:1]}");
-        let target = policy("limits: {batchItemsMax: 16}\nproxy: {log: {level: debug}, listen: [127.0.0.1:1]}");
+        let started = built("limits: {batchItemsMax: 4}\nproxy: {log: {level: info}, listen: [127.0.0.1:1]}");
+        let target = built("limits: {batchItemsMax: 16}\nproxy: {log: {level: debug}, listen: [127.0.0.1:1]}");
         let (now, pending) = target.hot_reload_onto(&started);
         assert_eq!(to_tuples(&pending), [("proxy.log.level", Some("info"), Some("debug"))]);
         assert_eq!(to_tuples(&now.changes(&started)), [("limits.batchItemsMax", Some("4"), Some("16"))]);
@@ -105,10 +101,10 @@ mod tests {
 
     #[test]
     fn a_moved_line_is_no_change_and_a_removed_route_is_one() {
-        let before = policy("routes: [{path: /a}, {path: /b}]");
-        let moved = policy("\n\nroutes: [{path: /a}, {path: /b}]");
+        let before = built("routes: [{path: /a}, {path: /b}]");
+        let moved = built("\n\nroutes: [{path: /a}, {path: /b}]");
         assert_eq!(moved.changes(&before), []);
-        let after = policy("routes: [{path: /a}]");
+        let after = built("routes: [{path: /a}]");
         let changes = after.changes(&before);
         assert!(
             changes.iter().all(|change| change.path.starts_with("routes[1]") && change.to.is_none()),

@@ -120,10 +120,7 @@ impl Validator {
                     Finding::new(ConfigCode::BadValue, path, node.at, &message).value(node.text().unwrap_or_default());
                 let help = (path == "slo" || path.ends_with(".slo")).then(|| slo_hint(node)).flatten();
                 let finding = finding.allowed(format!("a map with the keys {}", names.join(", ")));
-                self.findings.push(match help {
-                    Some(help) => finding.help(help),
-                    None => finding,
-                });
+                self.findings.push(Finding { help, ..finding });
                 return None;
             }
         };
@@ -303,10 +300,7 @@ impl Validator {
             let message = format!("`{path}: {text}` is not supported yet");
             let finding = Finding::new(ConfigCode::NotSupportedYet, path, node.at, &message).value(text);
             let finding = finding.allowed(value_type.allowed());
-            self.findings.push(match hints::hint(value_type, text) {
-                Some(hint) => finding.help(hint),
-                None => finding,
-            });
+            self.findings.push(Finding { help: hints::hint(value_type, text), ..finding });
             return None;
         }
         match parse_scalar(value_type, text, *plain) {

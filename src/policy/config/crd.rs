@@ -16,20 +16,20 @@ mod number;
 #[cfg(test)]
 mod tests;
 
+use kube::CustomResourceExt as _;
 use serde::Serialize;
 use serde_json::Value as Json;
 
 use super::schema::{self, SchemaKey};
-use crate::api::v1alpha1;
+use crate::api::v1alpha1::{BatchPolicy, BatchProfile};
 use cel::CelRule;
 
 /// Returns the complete `CustomResourceDefinition`s of `BatchPolicy` and `BatchProfile`.
 #[must_use]
 pub fn crds() -> Vec<Json> {
-    let [policy, profile] = v1alpha1::definitions();
     vec![
-        definition(&policy, schema::SPEC, &cel::policy_rules()),
-        definition(&profile, schema::PROFILE, &cel::profile_rules()),
+        definition(&BatchPolicy::crd(), schema::SPEC, &cel::policy_rules()),
+        definition(&BatchProfile::crd(), schema::PROFILE, &cel::profile_rules()),
     ]
 }
 
@@ -59,8 +59,11 @@ fn strip_derived(schema: &mut Json) {
         entries.remove("format");
     }
     for bound in ["minimum", "maximum"] {
-        if let Some(whole) = entries.get(bound).and_then(Json::as_f64).and_then(to_integer) {
-            entries.insert(bound.to_owned(), whole);
+        // Without a fraction: `0`, not `0.0`.
+        if let Some(number) = entries.get(bound).and_then(Json::as_f64)
+            && let Ok(whole) = number.to_string().parse::<i64>()
+        {
+            entries.insert(bound.to_owned(), whole.into());
         }
     }
     if entries.get("type").is_some_and(|kind| kind == "array") {
@@ -74,10 +77,4 @@ fn strip_derived(schema: &mut Json) {
     for property in entries.get_mut("properties").and_then(Json::as_object_mut).into_iter().flatten() {
         strip_derived(property.1);
     }
-}
-
-/// Returns a whole number without a fraction: `0`, not `0.0`.
-fn to_integer(number: f64) -> Option<Json> {
-    let text = number.to_string();
-    text.parse::<i64>().ok().map(Json::from)
 }

@@ -19,6 +19,9 @@ pub struct Setting {
     pub source: SettingSource,
 }
 
+/// The source of each value that is no default, by path.
+pub(super) type SettingSources = BTreeMap<String, SettingSource>;
+
 /// Sections of a route with keys that the policy's section of the same name provides if they are
 /// absent.
 const INHERITED: [&str; 2] = ["slo", "limits"];
@@ -26,12 +29,28 @@ const INHERITED: [&str; 2] = ["slo", "limits"];
 /// The settings listed up to now, with the values and the sources that they are taken from.
 struct SettingLister<'a> {
     spec: &'a Json,
-    sources: &'a BTreeMap<String, SettingSource>,
+    sources: &'a SettingSources,
     out: Vec<Setting>,
 }
 
+/// Sets the value of a key, and records its source.
+pub(super) fn put(
+    json: &mut Json,
+    sources: &mut SettingSources,
+    path: &str,
+    value: impl Into<Json>,
+    source: SettingSource,
+) {
+    let mut at = json;
+    for name in path.split('.') {
+        at = &mut at[name];
+    }
+    *at = value.into();
+    sources.insert(path.to_owned(), source);
+}
+
 /// Lists every leaf. Keys without effect, in this version or outside a cluster, are left out.
-pub(super) fn list(spec: &Json, sources: &BTreeMap<String, SettingSource>) -> Vec<Setting> {
+pub(super) fn list(spec: &Json, sources: &SettingSources) -> Vec<Setting> {
     let mut lister = SettingLister { spec, sources, out: Vec::new() };
     lister.push_keys(SPEC, spec, "");
     lister.out
@@ -76,10 +95,9 @@ impl SettingLister<'_> {
     /// Lists a value: that of the policy if the key is absent in a route and inherited, or if the
     /// policy overrides the route.
     fn push(&mut self, key: &SchemaKey, value: &Json, path: String) {
-        let (value, source) = {
-            let (from, value) = self.inherited(&path, value).unwrap_or((path.as_str(), value));
-            (format_value(key, value), source(self.sources, from))
-        };
+        let (from, value) = self.inherited(&path, value).unwrap_or((path.as_str(), value));
+        let source = self.sources.get(from).cloned().unwrap_or(SettingSource::Default);
+        let value = format_value(key, value);
         self.out.push(Setting { path, value, source });
     }
 
@@ -95,11 +113,6 @@ impl SettingLister<'_> {
         let policy = &self.spec[section][name];
         (value.is_null() && INHERITED.contains(&section) && !policy.is_null()).then_some((key, policy))
     }
-}
-
-/// Returns the source of a key; the default if no source is recorded.
-fn source(sources: &BTreeMap<String, SettingSource>, path: &str) -> SettingSource {
-    sources.get(path).cloned().unwrap_or(SettingSource::Default)
 }
 
 fn format_value(key: &SchemaKey, value: &Json) -> String {

@@ -15,7 +15,7 @@ use super::tree::{self, FILE_BYTES_MAX, Span};
 use crate::api::v1alpha1::BatchPolicySpec;
 
 /// Keys under `proxy` that have a meaning in a file only. In a pod the injector sets them.
-const LOCAL_ONLY: [&str; 7] = ["listen", "upstream", "tls", "upstreamTls", "admin", "log", "state"];
+pub const LOCAL_PROXY_KEYS: [&str; 7] = ["listen", "upstream", "tls", "upstreamTls", "admin", "log", "state"];
 
 /// A file that was parsed and is valid.
 #[derive(Debug, Clone)]
@@ -164,9 +164,9 @@ impl LoadedPolicy {
     pub fn into_pod_settings(mut self, origin: Origin) -> Self {
         self.origin = origin;
         self.notices.clear();
-        let ignored = LOCAL_ONLY.map(|key| format!("proxy.{key}"));
+        let ignored = LOCAL_PROXY_KEYS.map(|key| format!("proxy.{key}"));
         if let Some(proxy) = self.json.get_mut("proxy").and_then(Json::as_object_mut) {
-            for (key, path) in LOCAL_ONLY.iter().zip(&ignored) {
+            for (key, path) in LOCAL_PROXY_KEYS.iter().zip(&ignored) {
                 if proxy.remove(*key).is_some() {
                     let message = format!("`{path}` is ignored in a pod: injection sets it");
                     self.notices.push(Notice { path: path.clone(), line: 0, message });

@@ -143,15 +143,10 @@ mod tests {
     use super::super::{ConfigCode, load};
     use super::*;
 
-    fn paths() -> Vec<String> {
-        let mut paths = Vec::new();
-        walk(SPEC, "", &mut |path, _| paths.push(path.to_owned()));
-        paths
-    }
-
     #[test]
     fn foreign_names_are_unique_and_map_to_existing_keys() {
-        let paths = paths();
+        let mut paths = Vec::new();
+        walk(SPEC, "", &mut |path, _| paths.push(path.to_owned()));
         let mut names: Vec<String> =
             PEERS.iter().flat_map(|entry| entry.names).map(|name| normalize_name(name)).collect();
         let count = names.len();

@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use http::{HeaderName, Method};
 
-use super::capture::{Capture, RoutePort};
+use super::capture::Capture;
 use super::effective::Setting;
 use super::engine::EngineConfig;
 use super::units::Share;
 use super::upstream::{UpstreamAddress, UpstreamConnection, UpstreamTls};
-use crate::api::v1alpha1::{CallOrder, Idempotent, LateHandling, LogFormat, MergeRule, Mode, Preset, SchedulingPolicy};
+use crate::api::v1alpha1::{
+    CallOrder, Idempotent, LateHandling, LogFormat, MergeRule, Mode, PortRef, Preset, SchedulingPolicy,
+};
 use crate::protocol::generic::GenericOptions;
 use crate::protocol::{Pointer, RouteProtocol};
 
@@ -35,8 +37,8 @@ pub struct Policy {
     /// Minimum by which SLO deadlines are moved earlier, in thousandths of the SLO. It is not a key
     /// of the schema, but a tuned value.
     pub shift_permille: u32,
-    /// Sources of callers' deadlines.
-    pub deadline: DeadlineConfig,
+    /// Headers that contain a caller's timeout in milliseconds.
+    pub deadline_headers: Vec<HeaderName>,
     /// Header that identifies the tenant.
     pub tenant_header: Option<HeaderName>,
     /// Weights of tenants, by the value of that header; 1 for all others.
@@ -45,7 +47,7 @@ pub struct Policy {
     pub priority: Priority,
     /// Handling of failed batches.
     pub failure: FailureHandling,
-    /// Share of the members of batches that are also sent alone, to compare the responses.
+    /// Share of the members of batches that are also sent unbatched, to compare the responses.
     pub verify: Share,
     /// The model that the process executes itself; `None` with a model server behind it.
     pub engine: Option<EngineConfig>,
@@ -62,7 +64,7 @@ pub struct Route {
     /// HTTP method.
     pub method: Method,
     /// Captured ports to which it applies; all if empty.
-    pub ports: Vec<RoutePort>,
+    pub ports: Vec<PortRef>,
     /// Protocol of the calls.
     pub protocol: RouteProtocol,
     /// Mode of the route, else that of the policy; never `Batch` if the policy's mode is
@@ -168,13 +170,6 @@ pub struct SchedulingConfig {
     pub items: u32,
     /// Delay after which a smaller batch is dispatched.
     pub delay: Duration,
-}
-
-/// Sources of callers' deadlines.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeadlineConfig {
-    /// Headers that contain a timeout in milliseconds.
-    pub headers: Vec<HeaderName>,
 }
 
 /// Priority classes.

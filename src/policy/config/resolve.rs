@@ -9,16 +9,15 @@ use std::time::Duration;
 use http::Method;
 
 use self::sources::{apply_machine_limits, apply_overrides_and_captures, merge_file};
-use super::capture::{self, RoutePort};
+use super::capture;
 use super::code::ConfigCode;
 use super::effective::{self, Setting};
 use super::env::{MachineLimits, Overrides};
 use super::file::{LoadedPolicy, to_spec};
 use super::finding::{ConfigErrors, Finding};
 use super::policy::{
-    DeadlineConfig, DownstreamHttp2, DownstreamLimits, DownstreamTls, DrainConfig, FailureHandling, Limits,
-    LimitsOverride, LogConfig, MergeNames, Policy, Priority, PriorityClass, ProcessConfig, ProcessLimits, Route,
-    SchedulingConfig,
+    DownstreamHttp2, DownstreamLimits, DownstreamTls, DrainConfig, FailureHandling, Limits, LimitsOverride, LogConfig,
+    MergeNames, Policy, Priority, PriorityClass, ProcessConfig, ProcessLimits, Route, SchedulingConfig,
 };
 use super::tree::Span;
 use super::upstream::{UpstreamAddress, UpstreamConnection, UpstreamTls};
@@ -31,8 +30,14 @@ use crate::api::v1alpha1::{
     ProxySpec, RouteSpec, SchedulingSpec, SizeText, TlsSpec, UpstreamTlsSpec,
 };
 
-/// Combines flags, environment, file and defaults.
-pub(super) fn build(
+/// Builds the effective policy: flags and environment over the file, the file over the defaults,
+/// all limited to what the machine allows.
+///
+/// # Errors
+///
+/// Every flag or variable that is invalid, and every conflict between the sources. The file itself
+/// is validated by [`load`](super::load).
+pub fn build(
     loaded: Option<&LoadedPolicy>,
     overrides: &Overrides,
     machine: &MachineLimits,
@@ -101,7 +106,7 @@ fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> ValueResult<Policy>
         scheduling: scheduling(require(spec.scheduling.as_ref(), "scheduling")?, limits.slots_max)?,
         limits,
         shift_permille: 0,
-        deadline: DeadlineConfig { headers: headers(deadline.headers.as_ref())? },
+        deadline_headers: headers(deadline.headers.as_ref())?,
         tenant_header: match spec.tenants.as_ref().and_then(|tenants| tenants.header.as_deref()) {
             Some(name) => Some(text::parse_header_name(name).ok_or(MissingDefault("tenants.header"))?),
             None => None,
@@ -179,10 +184,10 @@ fn route(
 
 /// Converts a port of a route. A port name contains a letter, so a value that parses as a number is
 /// a number, with or without quotes.
-fn port(spec: &PortRef) -> RoutePort {
+fn port(spec: &PortRef) -> PortRef {
     match spec {
-        PortRef::Number(number) => RoutePort::Number(*number),
-        PortRef::Name(name) => name.parse().map_or_else(|_| RoutePort::Name(name.clone()), RoutePort::Number),
+        PortRef::Name(name) => name.parse().map_or_else(|_| spec.clone(), PortRef::Number),
+        PortRef::Number(_) => spec.clone(),
     }
 }
 

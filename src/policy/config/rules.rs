@@ -128,7 +128,6 @@ fn check_client_certificate(check: &mut Validator) {
     }
 }
 
-/// Returns the written value of a key, or its default.
 fn or_default(path: &str, written: &Json) -> String {
     match (written, schema::find_key(path).map(|key| key.default)) {
         (Json::Null, Some(KeyDefault::Value(text))) => text.to_owned(),

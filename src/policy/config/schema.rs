@@ -10,7 +10,6 @@ use super::text::{
     METHOD, NAME, PATH, POINTER, RECIPE, RESULT_WEIGHT, ROUTE_PATH, TextRule, UPSTREAM, WEIGHT,
 };
 
-/// A key of a map.
 pub(super) struct SchemaKey {
     pub(super) name: &'static str,
     pub(super) value_type: ValueType,
@@ -30,7 +29,6 @@ pub(super) enum KeyDefault {
     Nested,
 }
 
-/// Availability of a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Availability {
     /// Supported.
@@ -41,7 +39,6 @@ pub(super) enum Availability {
     ClusterOnly,
 }
 
-/// The type of a value.
 pub(super) enum ValueType {
     /// A map with fixed keys.
     Map(&'static [SchemaKey]),

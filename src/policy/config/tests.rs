@@ -15,7 +15,7 @@ use crate::protocol::generic::{BatchWeight, CostWeights};
 pub(super) mod reference_policy;
 mod reference;
 
-fn root() -> PathBuf {
+pub(super) fn root() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
@@ -29,7 +29,7 @@ fn golden(path: &Path, found: &str) {
     assert_eq!(found, expected, "{} differs; UPDATE=1 rewrites it", path.display());
 }
 
-fn yaml_files(folder: &str) -> Vec<PathBuf> {
+pub(super) fn yaml_files(folder: &str) -> Vec<PathBuf> {
     let folder = root().join(folder);
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
@@ -37,11 +37,11 @@ fn yaml_files(folder: &str) -> Vec<PathBuf> {
     files
 }
 
-fn built(text: &str) -> Policy {
+pub(super) fn built(text: &str) -> Policy {
     build(Some(&load(text, "test.yaml").unwrap()), &Overrides::default(), &MachineLimits::default()).unwrap()
 }
 
-fn setting<'a>(policy: &'a Policy, path: &str) -> (&'a str, String) {
+pub(super) fn setting<'a>(policy: &'a Policy, path: &str) -> (&'a str, String) {
     let found = policy.effective().iter().find(|setting| setting.path == path);
     let found = found.unwrap_or_else(|| panic!("{path} is not listed"));
     (&found.value, found.source.to_string())

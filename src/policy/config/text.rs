@@ -29,7 +29,6 @@ pub(super) struct TextRule {
     /// Regular expression for a schema. It matches every text that `check` accepts, in the syntax
     /// that RE2 and the `regex` crate share.
     pub(super) pattern: &'static str,
-    /// Validates a text.
     check: fn(&str) -> Result<(), RejectReason>,
 }
 
@@ -40,10 +39,8 @@ pub(super) struct RejectReason(pub(super) &'static str);
 
 const BAD: RejectReason = RejectReason("");
 
-/// Any text.
 pub(super) const ANY: TextRule = TextRule { allowed: "a string", chars_max: CHARS_MAX, pattern: "", check: |_| Ok(()) };
 
-/// A name.
 pub(super) const NAME: TextRule = TextRule {
     allowed: "a name of 1 to 253 characters without spaces",
     chars_max: 253,
@@ -219,7 +216,6 @@ pub(super) const LEVEL: TextRule = TextRule {
 // === impl TextRule ===
 
 impl TextRule {
-    /// Validates a text.
     pub(super) fn validate(&self, text: &str) -> Result<(), RejectReason> {
         if text.chars().nth(self.chars_max).is_some() {
             return Err(BAD);

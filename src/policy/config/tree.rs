@@ -168,7 +168,6 @@ impl YamlNode {
         Self { at: Span::default(), value: YamlValue::Scalar { text: text.to_owned(), plain: true } }
     }
 
-    /// Returns the text of a scalar.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.value {
             YamlValue::Scalar { text, .. } => Some(text),
@@ -177,7 +176,6 @@ impl YamlNode {
         }
     }
 
-    /// Returns the entries of a map.
     pub(super) fn entries(&self) -> &[(Self, Self)] {
         match &self.value {
             YamlValue::Map(entries) => entries,

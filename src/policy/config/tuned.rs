@@ -87,7 +87,7 @@ impl Policy {
         }
         if tuned.shift_permille > 0 {
             self.shift_permille = tuned.shift_permille.min(1000);
-            self.set_tuned_setting("tuned.deadlineShift", Share::from_permille(self.shift_permille).to_string());
+            self.set_tuned_setting("tuned.deadlineShift", Share::from_ppm(self.shift_permille * 1000).to_string());
         }
         for (tenant, weight) in &tuned.tenant_weights {
             self.tenant_weights.insert(tenant.clone(), (*weight).max(1));
@@ -128,12 +128,9 @@ impl Policy {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{MachineLimits, Overrides, build, load};
+    use super::super::load;
     use super::*;
-
-    fn policy(text: &str) -> Policy {
-        build(Some(&load(text, "p").unwrap()), &Overrides::default(), &MachineLimits::default()).unwrap()
-    }
+    use crate::config::tests::{built, setting};
 
     fn spec(text: &str) -> BatchPolicySpec {
         load(text, "p").unwrap().spec
@@ -166,31 +163,27 @@ mod tests {
     #[test]
     fn a_tuned_limit_is_only_ever_lowered_and_has_the_source_tuned() {
         let text = "limits: {slotsMax: 8, batchWeightMax: 500}\nroutes: [{path: /a, limits: {batchWeightMax: 2000}}, {path: /b}]";
-        let now = policy(text).with_tuned(&tuned());
+        let now = built(text).with_tuned(&tuned());
         assert_eq!((now.limits.slots_max, now.limits.batch_weight_max, now.shift_permille), (Some(6), Some(500), 700));
         assert_eq!([0, 1].map(|route| now.routes[route].limits.batch_weight_max), [Some(900), None]);
         assert_eq!(now.tenant_weights.get("a"), Some(&1));
-        let source = |path: &str| {
-            let setting = now.effective().iter().find(|setting| setting.path == path).unwrap();
-            (setting.value.clone(), setting.source.to_string())
-        };
-        assert_eq!(source("limits.slotsMax"), ("6".to_owned(), "tuned".to_owned()));
-        assert_eq!(source("routes[0].limits.slotsMax"), ("6".to_owned(), "tuned".to_owned()), "inherited");
-        assert_eq!(source("tuned.deadlineShift"), ("70%".to_owned(), "tuned".to_owned()));
-        assert_eq!(source("limits.batchWeightMax").1, "file:1");
-        let more = policy("limits: {slotsMax: 2}").with_tuned(&tuned());
+        assert_eq!(setting(&now, "limits.slotsMax"), ("6", "tuned".to_owned()));
+        assert_eq!(setting(&now, "routes[0].limits.slotsMax"), ("6", "tuned".to_owned()), "inherited");
+        assert_eq!(setting(&now, "tuned.deadlineShift"), ("70%", "tuned".to_owned()));
+        assert_eq!(setting(&now, "limits.batchWeightMax").1, "file:1");
+        let more = built("limits: {slotsMax: 2}").with_tuned(&tuned());
         assert_eq!((more.limits.slots_max, more.limits.batch_weight_max), (Some(2), Some(900)));
     }
 
     #[test]
     fn tuned_values_are_reported_as_changes() {
-        let before = policy("limits: {slotsMax: 8}");
+        let before = built("limits: {slotsMax: 8}");
         let after = before.clone().with_tuned(&tuned());
         let (now, pending) = after.hot_reload_onto(&before);
         assert_eq!((now.shift_permille, pending.len()), (700, 0));
         let changes = now.changes(&before);
         let paths: Vec<_> = changes.iter().map(|change| change.path.as_str()).collect();
         assert_eq!(paths, ["limits.batchWeightMax", "limits.slotsMax", "tenants.weights", "tuned.deadlineShift"]);
-        assert_eq!(policy("{}").with_tuned(&TunedValues::default()), policy("{}"));
+        assert_eq!(built("{}").with_tuned(&TunedValues::default()), built("{}"));
     }
 }

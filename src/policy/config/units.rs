@@ -104,11 +104,10 @@ impl Share {
     /// The share `0%`.
     pub const ZERO: Self = Self { ppm: 0 };
 
-    /// Creates a share from thousandths. More than 1000 is clamped to the whole.
+    /// Creates a share from millionths. More than a million is clamped to the whole.
     #[must_use]
-    pub const fn from_permille(permille: u32) -> Self {
-        let permille = if permille > 1000 { 1000 } else { permille };
-        Self { ppm: permille * 1000 }
+    pub fn from_ppm(ppm: u32) -> Self {
+        Self { ppm: ppm.min(1_000_000) }
     }
 
     /// Returns the share in millionths.

@@ -39,7 +39,6 @@ pub(super) fn time(text: Option<&DurationText>, key: &'static str) -> ValueResul
     text.and_then(|text| parse_duration(&text.0)).ok_or(MissingDefault(key))
 }
 
-/// Parses a share.
 pub(super) fn share(text: Option<&ShareText>, key: &'static str) -> ValueResult<Share> {
     text.and_then(|text| parse_share(&text.0)).ok_or(MissingDefault(key))
 }
@@ -53,7 +52,6 @@ pub(super) fn size(text: Option<&SizeText>, key: &'static str) -> ValueResult<us
     narrow(require(bytes, key)?, key)
 }
 
-/// Parses header names.
 pub(super) fn headers(names: Option<&Vec<String>>) -> ValueResult<Vec<HeaderName>> {
     names.into_iter().flatten().map(|name| text::parse_header_name(name).ok_or(MissingDefault("headers"))).collect()
 }

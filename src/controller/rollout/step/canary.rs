@@ -2,8 +2,8 @@
 //! form the control arm.
 
 use super::super::comparison::{ComparisonResult, SWITCHBACK_EVALUATIONS_MIN, THRESHOLD_CALLS_MIN};
-use super::super::plan::{CanaryStep, OnFailure};
-use super::{ArmState, Assignment, ComparisonOutcome, Phase, Rollout, RolloutState};
+use super::super::plan::CanaryStep;
+use super::{ArmState, Assignment, OnFailure, Rollout, RolloutPhase, RolloutState, VerdictOutcome};
 
 /// Minimum number of calls of each arm before the next step: five are expected beyond the 99th
 /// percentile.
@@ -22,7 +22,7 @@ impl Rollout<'_> {
             current: Some(current.to_owned()),
             candidate: Some(desired.to_owned()),
             previous: self.state.previous.take(),
-            phase: Phase::Progressing,
+            phase: RolloutPhase::Progressing,
             step: 0,
             since: self.now,
             looked: self.now,
@@ -37,7 +37,7 @@ impl Rollout<'_> {
     pub(super) fn evaluate_canary(&mut self, current: &str, desired: &str, steps: &[CanaryStep]) -> Vec<Assignment> {
         let switchback = self.is_switchback(&self.weights(steps), false);
         self.add_counts(switchback.then_some(CanaryStep::PERIOD));
-        if self.state.phase == Phase::Progressing {
+        if self.state.phase == RolloutPhase::Progressing {
             if let Some((_, ComparisonResult::Worse { word: reason, detail })) =
                 self.compare_arms(switchback).into_iter().next()
             {
@@ -74,9 +74,9 @@ impl Rollout<'_> {
             let summary = self.describe_arms();
             let arm = self.state.arms.get(1).cloned().unwrap_or_default();
             if arm.comparison.looks() > 0 {
-                self.record_verdict(&arm, ComparisonOutcome::NotWorse, "Promoted", format!("not worse: {summary}"));
+                self.record_verdict(&arm, VerdictOutcome::Same, "Promoted", format!("not worse: {summary}"));
             } else {
-                self.record_verdict(&arm, ComparisonOutcome::Undecided, "Promoted", format!("not compared: {summary}"));
+                self.record_verdict(&arm, VerdictOutcome::Undecided, "Promoted", format!("not compared: {summary}"));
             }
             self.promote(desired, "Promoted", format!("{desired} is in force: {summary}"));
             return Some(self.assign_all(desired));
@@ -127,7 +127,7 @@ impl Rollout<'_> {
         steps: &[CanaryStep],
     ) -> Vec<Assignment> {
         let arm = self.state.arms.get(1).cloned().unwrap_or_default();
-        self.record_verdict(&arm, ComparisonOutcome::Worse, reason, detail.to_owned());
+        self.record_verdict(&arm, VerdictOutcome::Worse, reason, detail.to_owned());
         match self.plan.on_failure {
             OnFailure::Rollback => {
                 self.roll_back(detail, reason);

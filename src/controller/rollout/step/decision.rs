@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::RolloutState;
+use crate::api::v1alpha1::VerdictOutcome;
 
 /// Result of an evaluation.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,7 +42,7 @@ pub struct ProfileVerdict {
     /// Name of the profile that it was compared with.
     pub control_profile: String,
     /// Outcome of the comparison.
-    pub outcome: ComparisonOutcome,
+    pub outcome: VerdictOutcome,
     /// Machine-readable reason.
     pub reason: String,
     /// Human-readable explanation.
@@ -52,17 +53,4 @@ pub struct ProfileVerdict {
     pub calls: u64,
     /// Number of the calls that were not served.
     pub unserved_calls: u64,
-}
-
-/// Outcome of a comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ComparisonOutcome {
-    /// Better than the control arm.
-    Better,
-    /// Not worse than the control arm.
-    NotWorse,
-    /// Worse than the control arm.
-    Worse,
-    /// Inconclusive.
-    Undecided,
 }

@@ -2,8 +2,8 @@
 //! result is inconclusive.
 
 use super::super::comparison::ComparisonResult;
-use super::super::plan::{ArmPlan, ExperimentPlan, OnFailure};
-use super::{ArmState, Assignment, ComparisonOutcome, Phase, Rollout, RolloutState};
+use super::super::plan::{ArmPlan, ExperimentPlan};
+use super::{ArmState, Assignment, OnFailure, Rollout, RolloutPhase, RolloutState, VerdictOutcome};
 
 /// An experiment ends as inconclusive once every arm has this many times the calls that a verdict
 /// needs, and this many evaluations.
@@ -25,26 +25,26 @@ impl Rollout<'_> {
         let control = experiment.arms.first().map(|arm| arm.profile.clone()).unwrap_or_default();
         match self.state.phase {
             // The experiment has ended. Its result stays in force.
-            Phase::Promoted | Phase::RolledBack if same_arms && is_over => {
+            RolloutPhase::Promoted | RolloutPhase::RolledBack if same_arms && is_over => {
                 let current = self.state.current.clone().unwrap_or(control);
                 return self.assign_all(&current);
             }
             // The experiment is running. A canary with the same profiles has a candidate instead.
-            Phase::Progressing | Phase::Paused if same_arms && self.state.candidate.is_none() => {}
+            RolloutPhase::Progressing | RolloutPhase::Paused if same_arms && self.state.candidate.is_none() => {}
             _ => self.begin_experiment(experiment, &control),
         }
         let switchback = self.is_switchback(&self.live_weights(experiment), experiment.switchback);
         self.add_counts(switchback.then_some(experiment.period));
         // `onFailure` was changed while the experiment was paused: it continues, and the next
         // evaluation that finds the regression again stops the arm.
-        if self.state.phase == Phase::Paused && self.plan.on_failure == OnFailure::Rollback {
-            self.state.phase = Phase::Progressing;
+        if self.state.phase == RolloutPhase::Paused && self.plan.on_failure == OnFailure::Rollback {
+            self.state.phase = RolloutPhase::Progressing;
         }
-        if self.state.phase == Phase::Progressing {
+        if self.state.phase == RolloutPhase::Progressing {
             for (at, finding) in self.compare_arms(switchback) {
                 // A regression found before may have paused the experiment, which then has no
                 // winner.
-                if self.state.phase != Phase::Progressing {
+                if self.state.phase != RolloutPhase::Progressing {
                     break;
                 }
                 if let Some(winner) = self.on_finding(at, finding, experiment) {
@@ -74,7 +74,7 @@ impl Rollout<'_> {
             current: Some(control.to_owned()),
             candidate: None,
             previous: before.or_else(|| self.state.previous.take()),
-            phase: Phase::Progressing,
+            phase: RolloutPhase::Progressing,
             step: 0,
             since: self.now,
             looked: self.now,
@@ -88,7 +88,8 @@ impl Rollout<'_> {
     /// Records the progress of the experiment, and the condition that it waits for.
     fn report_progress(&mut self, experiment: &ExperimentPlan, control: &str, switchback: bool) {
         let live = self.state.arms.iter().filter(|arm| !arm.stopped);
-        let Some(fewest) = live.min_by_key(|arm| arm.samples).filter(|_| self.state.phase == Phase::Progressing) else {
+        let Some(fewest) = live.min_by_key(|arm| arm.samples).filter(|_| self.state.phase == RolloutPhase::Progressing)
+        else {
             return;
         };
         let most = self.state.arms.iter().map(|arm| arm.samples).max().unwrap_or(0);
@@ -119,7 +120,7 @@ impl Rollout<'_> {
         match finding {
             ComparisonResult::Nothing => None,
             ComparisonResult::Worse { word, detail } => {
-                self.record_verdict(&arm, ComparisonOutcome::Worse, word.as_str(), detail.clone());
+                self.record_verdict(&arm, VerdictOutcome::Worse, word.as_str(), detail.clone());
                 if self.plan.on_failure == OnFailure::Pause {
                     self.pause(&format!("{}: {detail}", arm.profile), word.as_str());
                     return None;
@@ -135,7 +136,7 @@ impl Rollout<'_> {
                 if arm.samples.min(control.samples) < experiment.samples_min {
                     return None;
                 }
-                self.record_verdict(&arm, ComparisonOutcome::Better, WON, detail.clone());
+                self.record_verdict(&arm, VerdictOutcome::Better, WON, detail.clone());
                 let message = format!("{0} has won: {detail}; set profileRef to {0} to keep it", arm.profile);
                 self.promote(&arm.profile, WON, message);
                 Some(arm.profile)
@@ -151,7 +152,7 @@ impl Rollout<'_> {
             && live.iter().all(|arm| arm.comparison.looks() >= LOOKS_MAX);
         let (reason, message) = if live.is_empty() {
             (KEPT, format!("{control} stays in force: every other arm was worse"))
-        } else if enough && self.state.phase == Phase::Progressing {
+        } else if enough && self.state.phase == RolloutPhase::Progressing {
             (
                 INCONCLUSIVE,
                 format!("{control} stays in force: after {most} calls of each arm no significant difference was found"),
@@ -160,10 +161,10 @@ impl Rollout<'_> {
             return None;
         };
         for arm in &live {
-            self.record_verdict(arm, ComparisonOutcome::Undecided, INCONCLUSIVE, self.describe_arms());
+            self.record_verdict(arm, VerdictOutcome::Undecided, INCONCLUSIVE, self.describe_arms());
         }
         self.emit_event(false, "ExperimentEnded", message.clone());
-        self.finish(control.to_owned(), Phase::Promoted, reason, message, false);
+        self.finish(control.to_owned(), RolloutPhase::Promoted, reason, message, false);
         Some(control.to_owned())
     }
 }

@@ -6,6 +6,7 @@
     reason = "microseconds that are drawn, positive and small"
 )]
 
+use super::RolloutPhase::{Paused, Progressing, Promoted, RolledBack};
 use super::*;
 use crate::api::v1alpha1::BatchPolicyStatus;
 use crate::rollout::pin::ManualRollback;
@@ -43,7 +44,6 @@ fn plan(desired: &str, strategy: RolloutStrategy) -> RolloutPlan {
         strategy,
         analysis: RegressionThresholds::default(),
         on_failure: OnFailure::Rollback,
-        history_limit: 10,
         pin: None,
     }
 }
@@ -145,7 +145,7 @@ impl RolloutSimulation {
 #[test]
 fn the_first_profile_is_in_force_at_once_and_a_plain_change_too() {
     let mut simulation = RolloutSimulation::new(4, &[]).wanting("b", RolloutStrategy::Immediate);
-    assert_eq!((simulation.on("a"), simulation.state.phase), (4, Phase::Promoted));
+    assert_eq!((simulation.on("a"), simulation.state.phase), (4, Promoted));
     simulation.evaluate();
     assert_eq!(
         (simulation.on("b"), simulation.state.current.as_deref(), simulation.state.previous.as_deref()),
@@ -168,9 +168,9 @@ fn a_good_canary_is_promoted_step_by_step() {
     let half = simulation.on("b");
     assert!((6..=14).contains(&half), "{half} of 20 at 50 %");
     simulation.evaluate_times(31);
-    assert_eq!((simulation.state.phase, simulation.on("b")), (Phase::Promoted, 20));
+    assert_eq!((simulation.state.phase, simulation.on("b")), (Promoted, 20));
     assert_eq!(simulation.events, ["RolloutStarted", "RolloutStep", "Promoted"]);
-    assert_eq!((simulation.verdicts.len(), simulation.verdicts[0].outcome), (1, ComparisonOutcome::NotWorse));
+    assert_eq!((simulation.verdicts.len(), simulation.verdicts[0].outcome), (1, VerdictOutcome::Same));
     assert!(simulation.state.message.starts_with("b is in force: p99 "), "{}", simulation.state.message);
     assert!(simulation.last.unwrap().frozen.is_empty());
 }
@@ -179,18 +179,15 @@ fn a_good_canary_is_promoted_step_by_step() {
 fn a_bad_canary_is_rolled_back_automatically_and_not_retried() {
     let mut simulation = RolloutSimulation::new(20, &[("b", 2.0, 0.0)]).wanting("b", canary());
     simulation.evaluate_times(12);
-    assert_eq!((simulation.state.phase, simulation.on("a")), (Phase::RolledBack, 20), "{:?}", simulation.state.message);
+    assert_eq!((simulation.state.phase, simulation.on("a")), (RolledBack, 20), "{:?}", simulation.state.message);
     assert!(simulation.state.reason.starts_with("Latency"), "{}", simulation.state.reason);
     assert_eq!(simulation.events, ["RolloutStarted", "RolledBack"]);
-    assert_eq!(
-        (simulation.verdicts[0].profile.as_str(), simulation.verdicts[0].outcome),
-        ("b", ComparisonOutcome::Worse)
-    );
+    assert_eq!((simulation.verdicts[0].profile.as_str(), simulation.verdicts[0].outcome), ("b", VerdictOutcome::Worse));
     simulation.evaluate_times(200);
     assert_eq!((simulation.on("a"), simulation.events.len()), (20, 2));
     simulation.plan.desired = "c".to_owned();
     simulation.evaluate();
-    assert_eq!((simulation.state.phase, simulation.state.candidate.as_deref()), (Phase::Progressing, Some("c")));
+    assert_eq!((simulation.state.phase, simulation.state.candidate.as_deref()), (Progressing, Some("c")));
 }
 
 #[test]
@@ -198,7 +195,7 @@ fn a_better_canary_is_promoted_although_every_round_is_evaluated() {
     let mut simulation = RolloutSimulation::new(20, &[("b", 0.5, 0.0)]).wanting("b", canary());
     simulation.plan.analysis.interval = LOOK;
     simulation.evaluate_times(70);
-    assert_eq!((simulation.state.phase, simulation.on("b")), (Phase::Promoted, 20), "{}", simulation.state.message);
+    assert_eq!((simulation.state.phase, simulation.on("b")), (Promoted, 20), "{}", simulation.state.message);
 }
 
 #[test]
@@ -206,7 +203,7 @@ fn a_slow_canary_with_few_calls_is_rolled_back() {
     let mut simulation = RolloutSimulation::new(20, &[("b", 10.0, 0.0)]).wanting("b", canary());
     simulation.calls = 1;
     simulation.evaluate_times(800);
-    assert_eq!((simulation.state.phase, simulation.on("a")), (Phase::RolledBack, 20), "{}", simulation.state.message);
+    assert_eq!((simulation.state.phase, simulation.on("a")), (RolledBack, 20), "{}", simulation.state.message);
 }
 
 #[test]
@@ -218,7 +215,7 @@ fn without_calls_enough_to_compare_latencies_no_step_is_taken() {
     assert_eq!(simulation.state.reason, "WaitingForLatency", "{}", simulation.state.message);
     assert!(simulation.state.message.contains("1000 are needed to compare latencies"), "{}", simulation.state.message);
     simulation.evaluate_times(60);
-    assert_eq!(simulation.state.phase, Phase::Promoted, "{}", simulation.state.message);
+    assert_eq!(simulation.state.phase, Promoted, "{}", simulation.state.message);
 }
 
 #[test]
@@ -228,14 +225,14 @@ fn a_controller_with_a_clock_that_is_behind_continues_the_evaluation() {
     simulation.now = UnixSeconds(simulation.now.0 - 3600);
     simulation.pods.iter_mut().for_each(|(_, _, since)| *since = simulation.now);
     simulation.evaluate_times(14);
-    assert_eq!(simulation.state.phase, Phase::RolledBack, "{}", simulation.state.message);
+    assert_eq!(simulation.state.phase, RolledBack, "{}", simulation.state.message);
 }
 
 #[test]
 fn errors_that_jump_end_a_canary_at_the_first_report() {
     let mut simulation = RolloutSimulation::new(20, &[("b", 1.0, 0.6)]).wanting("b", canary());
     simulation.evaluate_times(3);
-    assert_eq!((simulation.state.phase, simulation.state.reason.as_str()), (Phase::RolledBack, "ErrorsJumped"));
+    assert_eq!((simulation.state.phase, simulation.state.reason.as_str()), (RolledBack, "ErrorsJumped"));
     assert!(
         simulation.state.message.contains("b was rolled back, all pods get a: error rate 6"),
         "{}",
@@ -249,7 +246,7 @@ fn a_paused_rollout_is_unchanged_until_its_plan_changes() {
     simulation.plan.on_failure = OnFailure::Pause;
     simulation.evaluate_times(12);
     let few = simulation.on("b");
-    assert!((1..=5).contains(&few) && simulation.state.phase == Phase::Paused);
+    assert!((1..=5).contains(&few) && simulation.state.phase == Paused);
     simulation.evaluate_times(100);
     assert_eq!((simulation.on("b"), simulation.events.as_slice()), (few, &["RolloutStarted", "RolloutPaused"][..]));
     let mut back =
@@ -257,15 +254,15 @@ fn a_paused_rollout_is_unchanged_until_its_plan_changes() {
     (back.state, back.pods, back.now) = (simulation.state.clone(), simulation.pods.clone(), simulation.now);
     back.plan = RolloutPlan { on_failure: OnFailure::Rollback, ..simulation.plan.clone() };
     back.evaluate();
-    assert_eq!((back.state.phase, back.on("a")), (Phase::RolledBack, 20));
+    assert_eq!((back.state.phase, back.on("a")), (RolledBack, 20));
     simulation.plan.strategy = RolloutStrategy::Immediate;
     simulation.evaluate();
-    assert_eq!((simulation.state.phase, simulation.on("b")), (Phase::Promoted, 20));
+    assert_eq!((simulation.state.phase, simulation.on("b")), (Promoted, 20));
 }
 
 #[test]
 fn a_controller_restart_after_every_evaluation_does_not_change_the_result() {
-    for (times, end) in [(1.0, Phase::Promoted), (2.0, Phase::RolledBack)] {
+    for (times, end) in [(1.0, Promoted), (2.0, RolledBack)] {
         let mut simulation = RolloutSimulation::new(20, &[("b", times, 0.002)]).wanting("b", canary());
         simulation.restarts = true;
         simulation.evaluate_times(70);
@@ -280,7 +277,7 @@ fn a_canary_without_calls_waits_for_calls() {
     simulation.evaluate_times(100);
     assert_eq!(
         (simulation.state.phase, simulation.state.step, simulation.state.reason.as_str()),
-        (Phase::Progressing, 0, "WaitingForCalls")
+        (Progressing, 0, "WaitingForCalls")
     );
 }
 
@@ -289,18 +286,18 @@ fn a_step_without_a_control_arm_lasts_only_for_its_hold() {
     let all = || RolloutStrategy::Canary(vec![CanaryStep { percent: 100, hold: 300 }]);
     let mut simulation = RolloutSimulation::new(4, &[]).wanting("b", all());
     simulation.evaluate_times(30);
-    assert_eq!((simulation.state.phase, simulation.on("b")), (Phase::Progressing, 4), "{}", simulation.state.message);
+    assert_eq!((simulation.state.phase, simulation.on("b")), (Progressing, 4), "{}", simulation.state.message);
     simulation.evaluate_times(2);
-    assert_eq!((simulation.state.phase, simulation.state.current.as_deref()), (Phase::Promoted, Some("b")));
+    assert_eq!((simulation.state.phase, simulation.state.current.as_deref()), (Promoted, Some("b")));
     assert_eq!(
         (simulation.verdicts.len(), simulation.verdicts[0].outcome),
-        (1, ComparisonOutcome::Undecided),
+        (1, VerdictOutcome::Undecided),
         "with nothing to compare"
     );
     let mut silent = RolloutSimulation::new(4, &[]).wanting("b", all());
     silent.calls = 0;
     silent.evaluate_times(32);
-    assert_eq!(silent.state.phase, Phase::Promoted, "{}", silent.state.message);
+    assert_eq!(silent.state.phase, Promoted, "{}", silent.state.message);
 }
 
 #[test]
@@ -311,7 +308,7 @@ fn a_policy_that_takes_its_change_back_ends_the_canary() {
     simulation.evaluate();
     assert_eq!(
         (simulation.state.phase, simulation.on("a"), simulation.state.candidate.as_deref()),
-        (Phase::Promoted, 20, None)
+        (Promoted, 20, None)
     );
     assert_eq!(simulation.events, ["RolloutStarted", "RolloutReverted"]);
 }
@@ -326,14 +323,14 @@ fn a_manual_rollback_applies_at_once_until_the_policy_requests_another_profile()
     assert_eq!(simulation.events, ["Promoted", "RolledBack"]);
     simulation.plan.desired = "c".to_owned();
     simulation.evaluate();
-    assert_eq!((simulation.on("c"), simulation.state.phase), (4, Phase::Promoted));
+    assert_eq!((simulation.on("c"), simulation.state.phase), (4, Promoted));
     let mut pinned = RolloutSimulation::new(4, &[]).wanting("b", canary());
     pinned.plan.pin = Some(ManualRollback { to: "a".to_owned(), instead_of: "b".to_owned() });
     pinned.evaluate();
     assert_eq!(pinned.on("a"), 4);
     pinned.plan.pin = None;
     pinned.evaluate();
-    assert_eq!(pinned.state.phase, Phase::Progressing, "the specified profile is tried like any change");
+    assert_eq!(pinned.state.phase, Progressing, "the specified profile is tried like any change");
 }
 
 #[test]
@@ -344,14 +341,14 @@ fn one_pod_serves_both_arms_of_a_canary_by_turns() {
     simulation.evaluate_times(3);
     assert_eq!(simulation.last.as_ref().unwrap().frozen.len(), 1);
     simulation.evaluate_times(90);
-    assert_eq!(simulation.state.phase, Phase::RolledBack, "{:?}", simulation.state);
+    assert_eq!(simulation.state.phase, RolledBack, "{:?}", simulation.state);
     let mut simulation = RolloutSimulation::new(1, &[])
         .wanting("b", RolloutStrategy::Canary(vec![CanaryStep { percent: 50, hold: 600 }]));
     simulation.calls = 1000;
     simulation.evaluate_times(62);
-    assert_eq!((simulation.state.phase, simulation.state.reason.as_str()), (Phase::Progressing, "WaitingForLooks"));
+    assert_eq!((simulation.state.phase, simulation.state.reason.as_str()), (Progressing, "WaitingForLooks"));
     simulation.evaluate_times(20);
-    assert_eq!(simulation.state.phase, Phase::Promoted, "{}", simulation.state.message);
+    assert_eq!(simulation.state.phase, Promoted, "{}", simulation.state.message);
 }
 
 #[test]
@@ -363,12 +360,12 @@ fn an_experiment_finds_the_better_arm_and_ends() {
         simulation.evaluate_times(400);
         assert_eq!(
             (simulation.state.phase, simulation.state.reason.as_str()),
-            (Phase::Promoted, "ExperimentWon"),
+            (Promoted, "ExperimentWon"),
             "{pods}: {:?}",
             simulation.state.message
         );
         assert_eq!((simulation.on("b"), simulation.state.current.as_deref()), (pods, Some("b")));
-        assert_eq!(simulation.verdicts[0].outcome, ComparisonOutcome::Better);
+        assert_eq!(simulation.verdicts[0].outcome, VerdictOutcome::Better);
         assert_eq!(simulation.events, ["ExperimentStarted", "Promoted"]);
         simulation.evaluate_times(50);
         assert_eq!((simulation.on("b"), simulation.events.len()), (pods, 2), "it is over");
@@ -394,7 +391,7 @@ fn an_experiment_whose_other_arms_are_worse_or_alike_keeps_the_first() {
         "{}",
         simulation.state.message
     );
-    assert_eq!(simulation.verdicts[0].outcome, ComparisonOutcome::Undecided);
+    assert_eq!(simulation.verdicts[0].outcome, VerdictOutcome::Undecided);
 }
 
 #[test]
@@ -429,7 +426,7 @@ fn a_better_arm_does_not_hide_a_worse_one() {
     simulation = simulation.wanting("x", strategy);
     simulation.evaluate_times(60);
     let stopped: Vec<bool> = simulation.state.arms.iter().map(|arm| arm.stopped).collect();
-    assert_eq!((stopped, simulation.state.phase), (vec![false, false, true], Phase::Progressing));
+    assert_eq!((stopped, simulation.state.phase), (vec![false, false, true], Progressing));
 }
 
 #[test]

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 
 use super::tuning::TuningLimits;
 use super::{Inputs, Outputs, PolicyRuntime};
-use crate::api::v1alpha1::{BatchProfileSpec, OpenEnum};
+use crate::api::v1alpha1::{BatchProfileSpec, OpenEnum, RolloutPhase};
 use crate::events::{EventNotice, EventTarget};
-use crate::rollout::Phase;
 use crate::sidecars::push::{AssignedProfiles, ConfigBuilder};
 use crate::sidecars::registry::{SidecarRegistry, SidecarState, from_wire};
 use crate::tuner::learned::{InitialState, initial_state};
-use crate::tuner::{GroupKey, TunedSettings, TuningBounds, TuningGranularity};
+use crate::tuner::{GroupKey, TunedSettings, TuningBounds};
 
 /// A profile and its name.
 type KnownProfile<'a> = (&'a str, &'a BatchProfileSpec);
@@ -38,7 +37,7 @@ impl PolicyRuntime {
         let specs = self.look_up_profiles(inputs, profiles);
         let spec_of = |name: &str| specs.get(name).and_then(Option::as_ref);
         let base = self.rollout.current.as_deref().and_then(|name| Some((name, spec_of(name)?)));
-        let rollout_in_progress = matches!(self.rollout.phase, Phase::Progressing | Phase::Paused);
+        let rollout_in_progress = matches!(self.rollout.phase, RolloutPhase::Progressing | RolloutPhase::Paused);
         let mut bounds: BTreeMap<&str, Option<TuningBounds>> = BTreeMap::new();
         let mut size_error = None;
         for (pod, machine) in &inputs.pods {
@@ -140,6 +139,5 @@ fn assign_profiles<'a>(pod: &ConfiguredPod<'a>, base: Option<KnownProfile<'a>>) 
 fn group_of(inputs: &Inputs<'_>, profile: &str, (uid, machine): (&str, &str)) -> GroupKey {
     let granularity =
         inputs.spec.tuning.as_ref().and_then(|tuning| tuning.granularity.as_ref()).and_then(OpenEnum::as_known);
-    let granularity = granularity.map(TuningGranularity::from).unwrap_or_default();
-    GroupKey::new(granularity, profile, (uid, machine))
+    GroupKey::new(granularity.unwrap_or_default(), profile, (uid, machine))
 }

@@ -3,7 +3,7 @@
 
 use super::super::format::{format_rounded, format_share};
 use super::super::history::{Direction, ObservedStep, Parameter, StepSeries};
-use super::super::{ReasonCode, SampleWindow, TunedSettings, TunerMode, TuningReason};
+use super::super::{ReasonCode, SampleWindow, TunedSettings, TuningMode, TuningReason};
 use super::{Evaluation, SHIFT_STEP_PERMILLE, STEP_PERMILLE};
 
 /// Proportional control of the deadline shift: gain in tenths, target of the p99 in thousandths of
@@ -68,7 +68,7 @@ impl Evaluation<'_> {
     ) -> (TunedSettings, TuningReason) {
         let from = self.history.settings;
         let text = format!("{reason}: {}", self.describe_change(from, to));
-        if self.bounds.mode == TunerMode::Recommend {
+        if self.bounds.mode == TuningMode::Recommend {
             // The recommendation is not applied, so it has no effect to observe.
             self.history.recommended = Some(to);
             return (to, TuningReason { code, text: format!("{text} (recommended)") });

@@ -1,7 +1,7 @@
 //! The cap on the weight of a batch: it follows the ceilings that sidecars learned. Latency and the
 //! steps of other settings do not move it.
 
-use super::super::{ReasonCode, TunedSettings, TunerMode, TuningReason};
+use super::super::{ReasonCode, TunedSettings, TuningMode, TuningReason};
 use super::{Evaluation, STEP_PERMILLE};
 
 // === impl Evaluation ===
@@ -10,7 +10,7 @@ impl Evaluation<'_> {
     /// Moves the cap on weight towards the ceilings that sidecars learned from refusals and
     /// failures. Latency is not considered.
     pub(super) fn adjust_weight_cap(&mut self) -> Option<(TunedSettings, TuningReason)> {
-        let (least, most) = self.bounds.weight.filter(|_| self.bounds.mode == TunerMode::Auto)?;
+        let (least, most) = self.bounds.weight.filter(|_| self.bounds.mode == TuningMode::Auto)?;
         let settings = self.history.settings;
         let current = settings.batch_weight_max.unwrap_or(most);
         let goal = self.weight_goal(least, most);
@@ -39,7 +39,6 @@ impl Evaluation<'_> {
     }
 }
 
-/// Returns the maximum change of a weight in one step.
 const fn max_weight_step(weight: u64) -> u64 {
     let permille = STEP_PERMILLE as u64;
     weight / 1000 * permille + weight % 1000 * permille / 1000

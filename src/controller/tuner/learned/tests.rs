@@ -22,9 +22,9 @@ fn entry(profile: &str, node_class: &str, at: u64) -> LearnedProfile {
 fn a_new_pod_starts_with_the_values_learned_by_its_profile_and_node_class() {
     let learned = [entry("a", "l4", 1), entry("b", "l4", 2), entry("a", "h100", 3)];
     let same = initial_state(&learned, "a", "l4").unwrap();
-    assert_eq!((same.same_profile, same.settings.shift_permille, same.upstream.slots), (true, 80, 2));
+    assert_eq!((same.settings.shift_permille, same.upstream.slots), (80, 2));
     let other = initial_state(&learned, "c", "l4").unwrap();
-    assert_eq!((other.same_profile, other.settings), (false, TunedSettings::default()));
+    assert_eq!(other.settings, TunedSettings::default());
     assert_eq!((initial_state(&learned, "a", "t4"), initial_state(&learned, "a", "")), (None, None));
 }
 
@@ -40,20 +40,6 @@ fn a_learned_limit_stays_during_a_trial_and_is_replaced_by_its_conclusion() {
     assert_eq!((next[0].slots, next[0].limiter, next[0].at), (0, no_gain, 9));
     let begins = initial_state(&next, "a", "l4").unwrap();
     assert_eq!((begins.upstream.slots, begins.limiter), (0, no_gain));
-}
-
-#[test]
-fn a_core_takes_up_a_curve_that_was_handed_on() {
-    use crate::batching::{Batcher, CostClassId, Limits, Tick};
-    let curve = entry("a", "l4", 1).curve.unwrap();
-    let mut batcher = Batcher::new(Limits::default(), 1);
-    batcher.restore(Tick::default(), CostClassId(3), &curve.to_snapshot());
-    let report = batcher.report().classes.remove(0).1;
-    let points: Vec<_> = report.points.iter().map(|point| (point.items, point.nanos)).collect();
-    assert_eq!(points, [(1, 4_000_000), (8, 6_000_000)]);
-    assert!((3_000_000..4_500_000).contains(&report.batch_nanos), "{report:?}");
-    let again = LearnedCurve::from_snapshot(b"c", &batcher.snapshot().remove(0).1.cost);
-    assert_eq!(again.points, curve.points);
 }
 
 #[test]

@@ -95,11 +95,8 @@ fn a_new_pod_is_not_admitted_with_a_profile_that_was_taken_back() {
 #[test]
 fn without_native_sidecars_the_form_is_classic() {
     let mut cluster = cluster();
-    insert(
-        &mut cluster.nodes,
-        ObjectKey::new("", "old"),
-        crate::cluster_state::Node { kubelet: Some(31), machine: None },
-    );
+    let node = crate::cluster_state::Node { kubelet: Some(31), machine: None };
+    insert(&mut cluster.nodes, ObjectKey::new("", "old"), node);
     let question = request_for(pod(&json!({"groupage.dev/inject": "enabled"})));
     let (_, response) = review_of(&cluster, &question);
     let containers = patched(&question, &response)["spec"]["containers"].clone();
@@ -149,14 +146,9 @@ fn an_invalid_annotation_leaves_the_pod_unchanged_with_a_warning() {
 #[test]
 fn the_sidecar_gets_the_policy_that_the_cluster_selects() {
     let mut cluster = cluster();
-    policy(&mut cluster, "a", "young", 9, json!({"selector": {"matchLabels": {"app": "x"}}, "mode": "Passthrough"}));
-    policy(
-        &mut cluster,
-        "a",
-        "old",
-        1,
-        json!({"targetRefs": [{"kind": "Deployment", "name": "emb"}], "mode": "Observe"}),
-    );
+    policy(&mut cluster, "a", "young", 9, spec_for("x", &json!({"mode": "Passthrough"})));
+    let target = json!({"kind": "Deployment", "name": "emb"});
+    policy(&mut cluster, "a", "old", 1, json!({"targetRefs": [target], "mode": "Observe"}));
     policy(&mut cluster, "a", "all", 0, json!({"mode": "Passthrough"}));
     let question = request_for(pod(&json!({"groupage.dev/inject": "enabled"})));
     let (_, response) = review_of(&cluster, &question);

@@ -32,7 +32,7 @@ pub(super) fn build_port_table(
     let default = if relays { routes::relay_route(policy) } else { routes::default_route(policy) };
     let common = SharedHeaderRules {
         tenant_header: policy.tenant_header.clone(),
-        deadline_headers: policy.deadline.headers.clone(),
+        deadline_headers: policy.deadline_headers.clone(),
         priority_header: policy.priority.header.clone(),
     };
     Ok(RoutingTable {
@@ -46,7 +46,7 @@ pub(super) fn build_port_table(
         }),
         admits_generation: policy.scheduling.policy == config::SchedulingPolicy::Adaptive,
         shift_permille: policy.shift_permille,
-        deadline_headers: policy.deadline.headers.clone(),
+        deadline_headers: policy.deadline_headers.clone(),
         tenant_header: policy.tenant_header.clone(),
         priorities: priority_classes(policy, earlier),
         tenant_weights: proxy::TenantWeights {

@@ -7,8 +7,9 @@
 use http::Method;
 
 use super::limits::to_scope_limits;
+use crate::api::v1alpha1::PortRef;
 use crate::batching::{ScopeId, ScopeLimits};
-use crate::config::{Policy, RoutePort};
+use crate::config::Policy;
 
 /// Maximum number of different routes in the lifetime of a process: sixteen times the maximum of
 /// one policy.
@@ -18,7 +19,7 @@ const SCOPES_MAX: usize = 4096;
 #[derive(Debug, Clone, Default)]
 pub(super) struct ScopeRegistry {
     /// Method, path and ports as written; `None` is the default route.
-    names: Vec<Option<(Method, String, Vec<RoutePort>)>>,
+    names: Vec<Option<(Method, String, Vec<PortRef>)>>,
     limits: Vec<ScopeLimits>,
 }
 

@@ -93,4 +93,17 @@ mod tests {
         let flow = FlowSnapshot { limit: 3, no_gain_permille: 0, base_nanos: 850_000 };
         assert_eq!(class.flow, Some(flow));
     }
+
+    #[test]
+    fn a_core_takes_up_a_curve_that_was_handed_on() {
+        use crate::batching::{Batcher, CostClassId, Limits, Tick};
+        let points = vec![(1, 4000), (8, 6000)];
+        let curve = PushedCurve { points, tail_permille: 1100, weight_milli: 1000, ..PushedCurve::default() };
+        let mut batcher = Batcher::new(Limits::default(), 1);
+        batcher.restore(Tick::default(), CostClassId(3), &snapshot(&curve));
+        let report = batcher.report().classes.remove(0).1;
+        let points: Vec<_> = report.points.iter().map(|point| (point.items, point.nanos)).collect();
+        assert_eq!(points, [(1, 4_000_000), (8, 6_000_000)]);
+        assert!((3_000_000..4_500_000).contains(&report.batch_nanos), "{report:?}");
+    }
 }

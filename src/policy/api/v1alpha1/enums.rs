@@ -200,9 +200,10 @@ pub enum Preset {
 }
 
 /// Extent of automatic tuning.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TuningMode {
     /// Applies tuned values.
+    #[default]
     Auto,
     /// Publishes tuned values in the status only.
     Recommend,
@@ -211,9 +212,10 @@ pub enum TuningMode {
 }
 
 /// Set of pods that share tuned values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TuningGranularity {
     /// Each pod has its own values.
+    #[default]
     Pod,
     /// The pods on the same kind of accelerator or machine share values.
     NodeClass,
@@ -242,9 +244,10 @@ pub enum ArmAssignment {
 }
 
 /// Reaction to a regression.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum OnFailure {
     /// Restores the previous profile on all pods.
+    #[default]
     Rollback,
     /// Leaves the rollout unchanged.
     Pause,

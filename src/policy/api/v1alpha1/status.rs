@@ -11,54 +11,42 @@ use serde::{Deserialize, Serialize};
 use super::lengths::{ARMS_MAX, CURVE_MAX, LEARNED_MAX, POD_TUNINGS_MAX, USED_BY_MAX};
 use super::{DurationText, Mode, OpenEnum, SchedulingPolicy, ShareText, TuningMode, schema};
 
-/// Most recently observed status of a `BatchPolicy`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct BatchPolicyStatus {
-    /// Generation of the object to which this status refers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub observed_generation: Option<i64>,
-    /// Conditions `Accepted`, `Programmed`, `TrafficCaptured`, `SLOMet`, `Merging`,
-    /// `RolloutHealthy` and `Ready`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::conditions_schema")]
-    pub conditions: Vec<Condition>,
-    /// Short form of the target of the policy: `Deployment/embedder`, `Deployment/a +2`,
-    /// `app=embedder`, or `*` for the default policy of the namespace.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub target: Option<String>,
-    /// Operating mode of the policy, or the default if the policy sets none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mode: Option<OpenEnum<Mode>>,
-    /// Name of the profile in force.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub current_profile: Option<String>,
-    /// Name of the profile that is being rolled out.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub candidate_profile: Option<String>,
-    /// Numbers of pods.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pods: Option<PodCounts>,
-    /// Summary over all connected pods.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub summary: Option<BatchingSummary>,
-    /// Predicted effect of batching, in mode `Observe`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub predicted: Option<BatchingSummary>,
-    /// Progress of the rollout.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rollout: Option<RolloutStatus>,
-    /// Tuned values, for at most 100 pods.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(
-        length(max = POD_TUNINGS_MAX),
-        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["pod"])
-    )]
-    pub pod_tunings: Vec<PodTuning>,
-    /// Learned state, from which new pods start.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = LEARNED_MAX))]
-    pub learned: Vec<LearnedState>,
+optional_keys! {
+    /// Most recently observed status of a `BatchPolicy`.
+    pub struct BatchPolicyStatus {
+        /// Generation of the object to which this status refers.
+        pub observed_generation: Option<i64>,
+        /// Conditions `Accepted`, `Programmed`, `TrafficCaptured`, `SLOMet`, `Merging`,
+        /// `RolloutHealthy` and `Ready`.
+        #[schemars(schema_with = "schema::conditions_schema")]
+        pub conditions: Vec<Condition>,
+        /// Short form of the target of the policy: `Deployment/embedder`, `Deployment/a +2`,
+        /// `app=embedder`, or `*` for the default policy of the namespace.
+        pub target: Option<String>,
+        /// Operating mode of the policy, or the default if the policy sets none.
+        pub mode: Option<OpenEnum<Mode>>,
+        /// Name of the profile in force.
+        pub current_profile: Option<String>,
+        /// Name of the profile that is being rolled out.
+        pub candidate_profile: Option<String>,
+        /// Numbers of pods.
+        pub pods: Option<PodCounts>,
+        /// Summary over all connected pods.
+        pub summary: Option<BatchingSummary>,
+        /// Predicted effect of batching, in mode `Observe`.
+        pub predicted: Option<BatchingSummary>,
+        /// Progress of the rollout.
+        pub rollout: Option<RolloutStatus>,
+        /// Tuned values, for at most 100 pods.
+        #[schemars(
+            length(max = POD_TUNINGS_MAX),
+            extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["pod"])
+        )]
+        pub pod_tunings: Vec<PodTuning>,
+        /// Learned state, from which new pods start.
+        #[schemars(length(max = LEARNED_MAX))]
+        pub learned: Vec<LearnedState>,
+    }
 }
 
 /// Numbers of pods.
@@ -77,29 +65,23 @@ pub struct PodCounts {
     pub on_current: u32,
 }
 
-/// Summary of batching.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct BatchingSummary {
-    /// Number of items in a batch.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub batch_items: Option<Quantiles>,
-    /// 99th percentile of the time in the queue.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub queue_delay: Option<DurationText>,
-    /// 99th percentile of the time from the arrival of a call to its response.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub latency_p99: Option<DurationText>,
-    /// Number of items answered per second.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub throughput: Option<u64>,
-    /// Share of upstream calls that batching saved.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub saved: Option<ShareText>,
-    /// Largest number of items in one call with a measured execution time. Only set for
-    /// predictions. Execution times of larger batches are estimates.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub measured_items: Option<u32>,
+optional_keys! {
+    /// Summary of batching.
+    pub struct BatchingSummary {
+        /// Number of items in a batch.
+        pub batch_items: Option<Quantiles>,
+        /// 99th percentile of the time in the queue.
+        pub queue_delay: Option<DurationText>,
+        /// 99th percentile of the time from the arrival of a call to its response.
+        pub latency_p99: Option<DurationText>,
+        /// Number of items answered per second.
+        pub throughput: Option<u64>,
+        /// Share of upstream calls that batching saved.
+        pub saved: Option<ShareText>,
+        /// Largest number of items in one call with a measured execution time. Only set for
+        /// predictions. Execution times of larger batches are estimates.
+        pub measured_items: Option<u32>,
+    }
 }
 
 /// Quantiles of a distribution.
@@ -114,46 +96,39 @@ pub struct Quantiles {
     pub p90: u32,
 }
 
-/// Progress of a rollout. Another controller resumes from it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct RolloutStatus {
-    /// Phase of the rollout: `Progressing`, `Paused`, `Promoted` or `RolledBack`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub phase: Option<OpenEnum<RolloutPhase>>,
-    /// Current step of the canary, starting at 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub step: Option<u32>,
-    /// Percentage of pods that are assigned the candidate profile.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub percent: Option<u32>,
-    /// Start time of this step or phase.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::time_schema")]
-    pub since: Option<Time>,
-    /// Name of the profile to which a rollback returns.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub previous_profile: Option<String>,
-    /// Machine-readable reason in CamelCase.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// Human-readable explanation.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-    /// Results of each arm.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = ARMS_MAX))]
-    pub arms: Vec<ArmStatus>,
+optional_keys! {
+    /// Progress of a rollout. Another controller resumes from it.
+    pub struct RolloutStatus {
+        /// Phase of the rollout: `Progressing`, `Paused`, `Promoted` or `RolledBack`.
+        pub phase: Option<OpenEnum<RolloutPhase>>,
+        /// Current step of the canary, starting at 0.
+        pub step: Option<u32>,
+        /// Percentage of pods that are assigned the candidate profile.
+        pub percent: Option<u32>,
+        /// Start time of this step or phase.
+        #[schemars(schema_with = "schema::time_schema")]
+        pub since: Option<Time>,
+        /// Name of the profile to which a rollback returns.
+        pub previous_profile: Option<String>,
+        /// Machine-readable reason in CamelCase.
+        pub reason: Option<String>,
+        /// Human-readable explanation.
+        pub message: Option<String>,
+        /// Results of each arm.
+        #[schemars(length(max = ARMS_MAX))]
+        pub arms: Vec<ArmStatus>,
+    }
 }
 
 /// Phase of a rollout.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RolloutPhase {
     /// The rollout is in progress.
     Progressing,
     /// The rollout is paused.
     Paused,
     /// The candidate profile was promoted on all pods.
+    #[default]
     Promoted,
     /// The previous profile was restored.
     RolledBack,
@@ -288,51 +263,38 @@ pub struct CurvePoint {
     pub duration: DurationText,
 }
 
-/// Most recently observed status of a `BatchProfile`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct BatchProfileStatus {
-    /// Names of the policies that use the profile.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = USED_BY_MAX))]
-    pub used_by: Vec<String>,
-    /// Scheduling policy of the profile, or the default if the profile sets none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub policy: Option<OpenEnum<SchedulingPolicy>>,
-    /// Number of calls answered under the profile.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub samples: Option<u64>,
-    /// Result of the last comparison.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub verdict: Option<ProfileVerdict>,
-}
+optional_keys! {
+    /// Most recently observed status of a `BatchProfile`.
+    pub struct BatchProfileStatus {
+        /// Names of the policies that use the profile.
+        #[schemars(length(max = USED_BY_MAX))]
+        pub used_by: Vec<String>,
+        /// Scheduling policy of the profile, or the default if the profile sets none.
+        pub policy: Option<OpenEnum<SchedulingPolicy>>,
+        /// Number of calls answered under the profile.
+        pub samples: Option<u64>,
+        /// Result of the last comparison.
+        pub verdict: Option<ProfileVerdict>,
+    }
 
-/// Result of a comparison of a profile.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ProfileVerdict {
-    /// Outcome of the comparison: `Better`, `Same`, `Worse` or `Undecided`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<OpenEnum<VerdictOutcome>>,
-    /// Name of the profile with which it was compared.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub against: Option<String>,
-    /// 99th percentile of the latency of its calls.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub latency_p99: Option<DurationText>,
-    /// Share of its calls that failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error_rate: Option<ShareText>,
-    /// Machine-readable reason in CamelCase.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// Human-readable explanation with figures.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-    /// Time of the comparison.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::time_schema")]
-    pub since: Option<Time>,
+    /// Result of a comparison of a profile.
+    pub struct ProfileVerdict {
+        /// Outcome of the comparison: `Better`, `Same`, `Worse` or `Undecided`.
+        pub outcome: Option<OpenEnum<VerdictOutcome>>,
+        /// Name of the profile with which it was compared.
+        pub against: Option<String>,
+        /// 99th percentile of the latency of its calls.
+        pub latency_p99: Option<DurationText>,
+        /// Share of its calls that failed.
+        pub error_rate: Option<ShareText>,
+        /// Machine-readable reason in CamelCase.
+        pub reason: Option<String>,
+        /// Human-readable explanation with figures.
+        pub message: Option<String>,
+        /// Time of the comparison.
+        #[schemars(schema_with = "schema::time_schema")]
+        pub since: Option<Time>,
+    }
 }
 
 /// Outcome of a comparison of a profile.

@@ -17,7 +17,6 @@ use crate::config::rules::{CREDENTIALS, HOP_HEADERS, IDENTITY_EXCEPTION};
 use crate::config::schema::{self, ValueType};
 use crate::protocol::headers::IDENTITY;
 
-/// A CEL rule.
 pub(super) struct CelRule {
     /// Path of the map to which it is attached, from `spec`; empty for `spec` itself.
     pub(super) at: &'static str,
@@ -49,7 +48,6 @@ fn group_rule() -> String {
     format!("has(self.group) && self.group != '' ? {known} : self.kind == 'Service'")
 }
 
-/// Returns the rules of `BatchPolicy`.
 pub(super) fn policy_rules() -> Vec<CelRule> {
     let mut rules = vec![
         exclusion_rule(
@@ -280,7 +278,6 @@ fn rollout_rules() -> Vec<CelRule> {
     ]
 }
 
-/// Returns the rules of `BatchProfile`.
 pub(super) fn profile_rules() -> Vec<CelRule> {
     vec![exclusion_rule(
         "",

@@ -4,7 +4,7 @@
 //! A separate suite sends the same objects to a real API server. Here schema and rules are
 //! evaluated without one.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use kube_cel::{CompiledSchema, ErrorKind, Validator, compile_schema};
@@ -14,6 +14,7 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::config::schema::{KeyDefault, SPEC, ValueType, walk};
 use crate::config::tests::reference_policy::{examples, file_with, leaves};
+use crate::config::tests::{root, yaml_files};
 use crate::config::{ConfigCode, format_duration, load};
 
 mod openapi;
@@ -81,18 +82,10 @@ fn yaml_of(text: &str) -> Json {
     serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-fn root() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-}
-
 /// Returns the names and texts of the files in a folder.
 fn files(folder: &str) -> Vec<(String, String)> {
-    let folder = root().join(folder);
-    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
-    paths.sort();
     let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
-    paths.iter().map(|path| (name(path), std::fs::read_to_string(path).unwrap())).collect()
+    yaml_files(folder).iter().map(|path| (name(path), std::fs::read_to_string(path).unwrap())).collect()
 }
 
 /// Returns the objects of a file, which are successive states of the same object.
@@ -293,7 +286,6 @@ fn valid_objects_are_accepted_by_schema_rules_and_loader() {
 
 #[test]
 fn objects_with_server_defaults_are_accepted_by_types_and_loader() {
-    use crate::api::v1alpha1::{BatchPolicy, BatchProfile};
     let kinds = Definition::all();
     for (name, text) in files("tests/data/crd/accepted") {
         for object in objects(&text) {

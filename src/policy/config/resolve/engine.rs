@@ -2,9 +2,9 @@
 
 use serde_json::Value as Json;
 
-use super::sources::{SettingSources, put};
 use crate::api::v1alpha1::{EngineDevice, EngineSpec, MergeRule};
 use crate::config::code::ConfigCode;
+use crate::config::effective::{SettingSources, put};
 use crate::config::engine::{EngineConfig, MemoryBudget, parse_engine_device};
 use crate::config::env::{Overrides, SettingSource, SourcedValue};
 use crate::config::finding::{ConfigErrors, Finding};
@@ -33,12 +33,10 @@ pub(super) fn apply_settings(
     captured: bool,
 ) -> Result<bool, ConfigErrors> {
     if let Some(SourcedValue { value, source }) = &overrides.engine {
-        put(json, MODEL, Json::from(value.as_str()));
-        sources.insert(MODEL.to_owned(), source.clone());
+        put(json, sources, MODEL, value.as_str(), source.clone());
     }
     if let Some(device) = &overrides.engine_device {
-        put(json, DEVICE, Json::from(format!("{:?}", parse_device(device)?)));
-        sources.insert(DEVICE.to_owned(), device.source.clone());
+        put(json, sources, DEVICE, format!("{:?}", parse_device(device)?), device.source.clone());
     }
     if json["engine"]["model"].is_null() || (captured && overrides.engine.is_none()) {
         return Ok(false);
@@ -55,8 +53,7 @@ pub(super) fn apply_settings(
         return Err(ConfigErrors::for_overrides(vec![finding.help("leave one of them out")]));
     }
     if json["limits"]["slotsMax"].is_null() {
-        put(json, SLOTS_MAX, Json::from(1));
-        sources.insert(SLOTS_MAX.to_owned(), source);
+        put(json, sources, SLOTS_MAX, 1, source);
     }
     Ok(true)
 }

@@ -1,13 +1,12 @@
 //! The sources of a policy, merged in the order of their precedence. The source of every value is
 //! recorded.
 
-use std::collections::BTreeMap;
-
 use serde_json::Value as Json;
 
 use crate::config::capture::{self, Capture};
 use crate::config::check::Validator;
 use crate::config::defaults;
+use crate::config::effective::{SettingSources, put};
 use crate::config::env::{MachineLimits, Overrides, SettingSource, SourcedValue};
 use crate::config::file::LoadedPolicy;
 use crate::config::finding::{ConfigErrors, Finding};
@@ -16,15 +15,12 @@ use crate::config::tree::{Span, YamlNode, YamlValue};
 use crate::config::units::{format_size, parse_size};
 use crate::memory;
 
-/// The source of each value that is no default, by path.
-pub(super) type SettingSources = BTreeMap<String, SettingSource>;
-
 /// Starts from the defaults and merges the file over them.
 pub(super) fn merge_file(loaded: Option<&LoadedPolicy>, machine: &MachineLimits) -> (Json, SettingSources) {
-    let mut sources = BTreeMap::new();
+    let mut sources = SettingSources::new();
     let mut json = defaults::of(schema::SPEC);
     if machine.terminal {
-        put(&mut json, "proxy.log.format", Json::from("Pretty"));
+        json["proxy"]["log"]["format"] = Json::from("Pretty");
     }
     if let Some(loaded) = loaded {
         defaults::merge(&mut json, &loaded.json);
@@ -98,10 +94,7 @@ fn apply_overrides(json: &mut Json, sources: &mut SettingSources, overrides: &Ov
             | SettingSource::Controller => path,
         };
         match check.value(&key.value_type, &node, name) {
-            Some(value) if check.findings.is_empty() => {
-                put(json, path, value);
-                sources.insert(path.to_owned(), source);
-            }
+            Some(value) if check.findings.is_empty() => put(json, sources, path, value, source),
             _ => findings.append(&mut check.findings),
         }
     }
@@ -122,8 +115,8 @@ pub(super) fn apply_machine_limits(json: &mut Json, sources: &mut SettingSources
             other => other.as_u64(),
         };
         if configured.is_some_and(|configured| configured > most) {
-            put(json, &path, if is_size { Json::from(format_size(most)) } else { Json::from(most) });
-            sources.insert(path, SettingSource::LoweredBy(by));
+            let value = if is_size { Json::from(format_size(most)) } else { Json::from(most) };
+            put(json, sources, &path, value, SettingSource::LoweredBy(by));
         }
         configured.map_or(most, |configured| configured.min(most))
     };
@@ -143,12 +136,4 @@ pub(super) fn apply_machine_limits(json: &mut Json, sources: &mut SettingSources
             false,
         );
     }
-}
-
-pub(super) fn put(json: &mut Json, path: &str, value: Json) {
-    let mut at = json;
-    for name in path.split('.') {
-        at = &mut at[name];
-    }
-    *at = value;
 }
