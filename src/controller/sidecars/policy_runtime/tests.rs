@@ -188,7 +188,7 @@ fn a_slower_canary_is_rolled_back_and_stays_so_under_another_controller() {
     assert!((1..=3).contains(&arms), "about half of the pods, by their UIDs: {arms}");
     assert_eq!(last.live.current.as_deref(), Some("emb-1"));
     let phase = last.live.rollout.clone().and_then(|rollout| rollout.phase);
-    assert_eq!(phase, Some(OpenEnum::Known(crate::api::v1alpha1::RolloutPhase::RolledBack)));
+    assert_eq!(phase, Some(OpenEnum::Known(RolloutPhase::RolledBack)));
     assert!(last.live.verdicts.contains_key("emb-2"));
     let status = BatchPolicyStatus {
         current_profile: last.live.current.clone(),
