@@ -301,8 +301,8 @@ impl fmt::Debug for Reply {
 
 impl ResponseMismatch {
     /// Returns `true` if the merge key is put in quarantine: the response was complete but did not
-    /// match the items. After an undeclared member, such calls are sent unbatched for a while, and all
-    /// other kinds of mismatch end merging in the same way as a refused batch.
+    /// match the items. After an undeclared member, such calls are sent unbatched for a while, and
+    /// all other kinds of mismatch end merging in the same way as a refused batch.
     #[must_use]
     pub const fn is_quarantining(&self) -> bool {
         matches!(self.what, MismatchKind::Count | MismatchKind::Index | MismatchKind::Shape)

@@ -250,8 +250,8 @@ fn find_member(
     Ok(found)
 }
 
-/// Appends a part of a document, in which `write` replaces the spans of `edits`, which are in order. A
-/// span that begins inside one before it is left out.
+/// Appends a part of a document, in which `write` replaces the spans of `edits`. They are in order,
+/// and one that begins inside another before it is left out.
 pub(crate) fn splice<E>(
     doc: &[u8],
     part: Span,

@@ -6,9 +6,9 @@
 use crate::pointer::Pointer;
 use crate::shape::{BareValue, Class, CostShare, Counters, Measure, ProtocolShape, ResultType};
 
-/// Suffix of the path, and that of the path of the older route, which has the same ending as OpenAI
-/// embeddings.
+/// Suffix of the path.
 pub(crate) const SUFFIX: &str = "/api/embed";
+/// Suffix of the path of the older route, which has the same ending as OpenAI embeddings.
 pub(crate) const OLDER_SUFFIX: &str = "/api/embeddings";
 
 const KNOWN: [&str; 6] = ["model", "input", "truncate", "options", "keep_alive", "dimensions"];

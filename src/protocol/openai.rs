@@ -57,8 +57,8 @@ const UNBATCHED: [(&str, UnbatchedIf); 5] = [
     ("messages", UnbatchedIf::Present),
 ];
 
-/// Returns the shape that most routes of OpenAI and of servers with its API have in common: an index in
-/// each result, an id, counters of tokens, and the model.
+/// Returns the shape that most routes of OpenAI and of servers with its API have in common: an
+/// index in each result, an id, counters of tokens, and the model.
 pub(crate) fn indexed_results(items: &str, results: &str) -> ProtocolShape {
     ProtocolShape {
         index: Some(ResultIndex { at: Pointer::from_static("/index"), optional: false }),

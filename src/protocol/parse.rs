@@ -56,8 +56,8 @@ impl Endpoint {
         head::check(head, &self.common, &self.shape)
     }
 
-    /// Parses a call. A call that cannot be merged is marked as [`MergeEligibility::Unbatched`] with a
-    /// reason; no call is rejected because of its content.
+    /// Parses a call. A call that cannot be merged is marked as [`MergeEligibility::Unbatched`] with
+    /// a reason; no call is rejected because of its content.
     #[must_use]
     pub fn parse_call(&self, head: &Parts, body: Bytes, secret: &DigestKey) -> Call {
         let mut class = MergeKeyBuilder::default();

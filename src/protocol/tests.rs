@@ -146,8 +146,8 @@ fn split_sent(
     endpoint.split_batch(calls, sent, answer, Some((Tick(0), &UnbatchedEvidence::default())))
 }
 
-/// Merges calls, and splits a response to the batch. Returns the body of the batch, and the replies or
-/// the mismatch.
+/// Merges calls, and splits a response to the batch. Returns the body of the batch, and the replies
+/// or the mismatch.
 fn exchange(
     endpoint: &Endpoint,
     target: &str,

@@ -365,7 +365,7 @@ impl BodyTap for (Box<dyn BodyTap>, Box<dyn BodyTap>) {
     }
 }
 
-/// Returns the size of a body after bytes that precede it.
+/// Returns the size of a body with this number of bytes in front of it.
 pub(super) fn add_to_hint(mut hint: SizeHint, before: usize) -> SizeHint {
     let before = before as u64;
     if let Some(upper) = hint.upper() {

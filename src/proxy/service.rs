@@ -206,6 +206,8 @@ impl Proxy {
 
     /// Awaits `work`, at most until the caller's own deadline or the end of the drain.
     async fn await_until<T>(&self, deadline: Option<Tick>, work: impl Future<Output = T>) -> Result<T, FailureKind> {
+        // Pinned here, so that the future is stored once and not again inside each branch that
+        // awaits it.
         let work = pin!(work);
         let in_time = pin!(timeout_until(deadline.map(|at| self.clock.instant(at)), work));
         let ended = await_unless_cancelled(&self.shutdown, in_time).await.ok_or(FailureKind::Draining)?;

@@ -101,12 +101,12 @@ impl Adaptive {
         };
         // For the limiter, a single call is also one that shares no batch if no other call of its
         // key is in flight or queued.
-        let unbatched = batch.unbatched || batch.calls < 2 && !has_partner;
+        let unmergeable = batch.unbatched || batch.calls < 2 && !has_partner;
         let expected = if model.cost.samples() >= EXPECTED_SAMPLES { predicted } else { 0 };
         let start = ExecutionStart {
             items: batch.items,
             calls: batch.calls,
-            unbatched,
+            unmergeable,
             permit,
             queued: batch.queued,
             expected,

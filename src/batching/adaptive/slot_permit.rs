@@ -55,7 +55,7 @@ impl Adaptive {
         self.ensure_model(class_id);
         let has_second = !unbatched && ctx.queue.load_of_key(queue.key).items > u64::from(head.call.items);
         let queued = ctx.queue.held_by_class(class_id);
-        let request = PermitRequest { now: ctx.now, unbatched, arrived: head.arrived, has_second, queued };
+        let request = PermitRequest { now: ctx.now, unmergeable: unbatched, arrived: head.arrived, has_second, queued };
         let Some(model) = self.models.get_mut(&class_id) else { return ControlFlow::Break(KeyDecision::Skip) };
         model.flow.set_all_in_flight(self.flights.len());
         // The server refuses batches of this class, so a limit has nothing to gain.

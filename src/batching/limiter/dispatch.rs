@@ -12,14 +12,14 @@ use super::permit::Permit;
 impl ConcurrencyLimiter {
     /// Records the dispatch of an execution.
     pub(in super::super) fn on_dispatch(&mut self, now: Tick, leaving: &ExecutionStart) -> InFlightExecution {
-        let ExecutionStart { items, calls, unbatched, permit, queued, expected } = *leaving;
+        let ExecutionStart { items, calls, unmergeable, permit, queued, expected } = *leaving;
         let clean = self.batches == 0;
         self.batches += u32::from(calls > 1);
         self.now = self.now.max(now);
         self.load.advance(now, self.flights);
         self.flights += 1;
-        let newest = !unbatched && self.growth.is_newest(items);
-        if !unbatched {
+        let newest = !unmergeable && self.growth.is_newest(items);
+        if !unmergeable {
             self.merged_flights += 1;
             self.merged_items += u64::from(items);
             self.last_sent = now;
@@ -35,7 +35,7 @@ impl ConcurrencyLimiter {
             (self.probe.sent, self.probe.companions) = (now, self.flights - 1);
         }
         let free = self.is_open() && self.gate.is_none();
-        let compared = calls == 1 && !unbatched && self.compares_lone_calls(permit);
+        let compared = calls == 1 && !unmergeable && self.compares_lone_calls(permit);
         let lone = calls == 1 && clean && free && !compared;
         let wave = lone.then(|| self.wave.on_send(now, self.flights));
         if lone {
@@ -50,7 +50,7 @@ impl ConcurrencyLimiter {
             sent: now,
             wave,
             in_flight: self.flights,
-            unbatched,
+            unmergeable,
             newest,
             permit,
             probe: self.probe.id,

@@ -61,12 +61,12 @@ impl ConcurrencyLimiter {
             return self.observe_generated(now, mark, (first_token, tokens), done.queued > 0);
         }
         // A stream without a token, because its caller left, is no evidence for a limit on streams.
-        if mark.unbatched && self.limits_streams() {
+        if mark.unmergeable && self.limits_streams() {
             return;
         }
         // A stream may last for an unbounded time. The time to its first byte shows the load of the
         // server.
-        let latency = done.first_byte.filter(|_| mark.unbatched).unwrap_or_else(|| nanos_between(mark.sent, now));
+        let latency = done.first_byte.filter(|_| mark.unmergeable).unwrap_or_else(|| nanos_between(mark.sent, now));
         let limited = self.limit.is_some();
         self.observe_load(now, mark, latency, done.calls);
         let settled = !limited || self.trial.is_some() || self.track_drain(now);
@@ -83,7 +83,7 @@ impl ConcurrencyLimiter {
         if self.verify_room(now, done.first, sojourn, done.calls) {
             return;
         }
-        if mark.unbatched {
+        if mark.unmergeable {
             self.observe_stream(now, mark.sent, latency);
             return self.learn_unmergeable(now, mark, latency, &done, settled);
         }
@@ -113,7 +113,7 @@ impl ConcurrencyLimiter {
     fn end_flight(&mut self, mark: &InFlightExecution, done: &ExecutionEnd) {
         self.batches = self.batches.saturating_sub(u32::from(done.calls > 1));
         self.flights = self.flights.saturating_sub(1);
-        if !mark.unbatched {
+        if !mark.unmergeable {
             self.merged_flights = self.merged_flights.saturating_sub(1);
             self.merged_items = self.merged_items.saturating_sub(u64::from(mark.items));
             self.newest = self.newest.saturating_sub(u32::from(mark.newest));
@@ -128,7 +128,7 @@ impl ConcurrencyLimiter {
         let limited = self.limit.is_some();
         if mark.connection == ConnectionUse::Own {
             // Its latency includes that of its connection, so it is not comparable.
-        } else if calls == 1 && mark.clean && (!limited || mark.unbatched) && self.trial.is_none() {
+        } else if calls == 1 && mark.clean && (!limited || mark.unmergeable) && self.trial.is_none() {
             self.observe_lone(now, mark, latency);
         } else if calls == 1 && !limited && self.trial.is_none() {
             // An unbatched call beside a pair, which is compared with the calls around it.

@@ -10,7 +10,7 @@ use super::permit::Permit;
 pub(in super::super) struct InFlightExecution {
     pub(super) sent: Tick,
     pub(super) in_flight: u32,
-    pub(super) unbatched: bool,
+    pub(super) unmergeable: bool,
     pub(super) newest: bool,
     pub(super) permit: Permit,
     pub(super) probe: u32,
@@ -50,7 +50,7 @@ pub(in super::super) struct ExecutionStart {
     pub(in super::super) items: u32,
     pub(in super::super) calls: u32,
     /// `true` if it cannot share a batch.
-    pub(in super::super) unbatched: bool,
+    pub(in super::super) unmergeable: bool,
     pub(in super::super) permit: Permit,
     /// Items of the class that stay queued.
     pub(in super::super) queued: u64,

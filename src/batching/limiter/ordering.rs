@@ -247,11 +247,11 @@ impl ConcurrencyLimiter {
         self.ordering.map(|_| self.base_nanos()).filter(|base| *base > 0)
     }
 
-    /// Sets a limit for the order of calls, once calls queue inside the server. `unbatched`: the
-    /// latest answer belongs to a call that was not merged.
-    pub(super) fn order_at_knee(&mut self, now: Tick, unbatched: bool) {
+    /// Sets a limit for the order of calls, once calls queue inside the server. `unmergeable`: the
+    /// latest answer belongs to a call that cannot be merged.
+    pub(super) fn order_at_knee(&mut self, now: Tick, unmergeable: bool) {
         let no_gain = matches!(self.reason, OpenReason::NoGain { .. });
-        if !self.ordered || self.pinned || !(unbatched || no_gain) || self.limit.is_some() || self.trial.is_some() {
+        if !self.ordered || self.pinned || !(unmergeable || no_gain) || self.limit.is_some() || self.trial.is_some() {
             return;
         }
         // While batches do not pay, only merging rests.

@@ -80,7 +80,7 @@ impl ConcurrencyLimiter {
             && self.pairs.count < 2
             && self.merged_flights >= OPEN_MIN
             && request.now >= self.schedule.trial;
-        if !is_due || request.unbatched {
+        if !is_due || request.unmergeable {
             return Permit::Forward;
         }
         match self.pairs.control {

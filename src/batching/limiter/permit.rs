@@ -9,7 +9,7 @@ use super::{ConcurrencyLimiter, count};
 pub(in super::super) struct PermitRequest {
     pub(in super::super) now: Tick,
     /// `true` if the first call may not be merged.
-    pub(in super::super) unbatched: bool,
+    pub(in super::super) unmergeable: bool,
     /// Arrival of the key queue's first call.
     pub(in super::super) arrived: Tick,
     /// `true` if a second call of the key queue may join the first.
@@ -55,7 +55,7 @@ impl ConcurrencyLimiter {
             return Permit::Share(self.equal_share(2.0, request.queued));
         }
         if f64::from(self.flights) < in_force.floor().max(1.0) {
-            return if request.unbatched {
+            return if request.unmergeable {
                 Permit::Forward
             } else {
                 Permit::Share(self.equal_share(in_force, request.queued))
@@ -65,7 +65,7 @@ impl ConcurrencyLimiter {
         if let Some(trial) = &self.trial {
             return match trial.held_until(request.arrived) {
                 Some(until) if request.now >= until => {
-                    if request.unbatched {
+                    if request.unmergeable {
                         Permit::Forward
                     } else {
                         Permit::Share(2)
@@ -75,7 +75,7 @@ impl ConcurrencyLimiter {
                 None => Permit::Full,
             };
         }
-        if !request.unbatched && self.try_probe(request) {
+        if !request.unmergeable && self.try_probe(request) {
             return Permit::Probe(self.equal_share(in_force, request.queued));
         }
         Permit::Full

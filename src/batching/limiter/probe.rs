@@ -73,7 +73,7 @@ impl ConcurrencyLimiter {
         if !is_serial
             || !may_probe
             || rests
-            || request.unbatched
+            || request.unmergeable
             || self.flights > 0
             || request.queued < SPLIT_ITEMS
             || request.now < self.probe.split

@@ -81,7 +81,7 @@ impl ClosedLoop {
         while let Some(first) = self.queue.first().copied() {
             let request = PermitRequest {
                 now: Tick(self.now),
-                unbatched: !self.mergeable,
+                unmergeable: !self.mergeable,
                 arrived: Tick(first),
                 has_second: self.mergeable && self.queue.len() > 1,
                 queued: self.queued(),
@@ -100,7 +100,7 @@ impl ClosedLoop {
             let start = ExecutionStart {
                 items: calls * self.items,
                 calls,
-                unbatched: !self.mergeable,
+                unmergeable: !self.mergeable,
                 permit,
                 queued: self.queued(),
                 expected: 0,
@@ -308,7 +308,7 @@ fn a_limit_outlives_a_pause_and_ends_where_nothing_is_merged() {
     let mut now = 10_000 * MS;
     let mut answer_lone = |flow: &mut ConcurrencyLimiter, queued: u64| {
         let start =
-            ExecutionStart { items: 1, calls: 1, unbatched: true, permit: Permit::Share(1), queued, expected: 0 };
+            ExecutionStart { items: 1, calls: 1, unmergeable: true, permit: Permit::Share(1), queued, expected: 0 };
         let mark = flow.on_dispatch(Tick(now), &start);
         let arrived = Tick(now);
         now += 20 * MS;
@@ -351,7 +351,7 @@ fn calls_held_by_a_limit_of_the_policy_are_merged_and_the_limit_is_kept() {
 fn requests_in_flight_return_to_zero_after_success_and_failure() {
     let mut flow = ConcurrencyLimiter::new();
     let start =
-        ExecutionStart { items: 3, calls: 2, unbatched: false, permit: Permit::Share(3), queued: 0, expected: 0 };
+        ExecutionStart { items: 3, calls: 2, unmergeable: false, permit: Permit::Share(3), queued: 0, expected: 0 };
     let marks: Vec<_> = (0..5).map(|at| flow.on_dispatch(Tick(at), &start)).collect();
     assert_eq!(flow.in_flight(), 5);
     for (at, mark) in (10..).zip(&marks) {

@@ -92,8 +92,8 @@ pub(crate) fn is_path(path: &str) -> bool {
     path.ends_with(SUFFIX) && !path.ends_with(chat::SUFFIX)
 }
 
-/// Returns the fields of calls that are sent unbatched. Engines draw random numbers for each prompt, so
-/// that those of a call with a seed do not depend on its neighbours.
+/// Returns the fields of calls that are sent unbatched. Engines draw random numbers for each prompt,
+/// so that those of a call with a seed do not depend on its neighbours.
 fn unbatched_fields(variant: CompletionsVariant) -> &'static [(&'static str, UnbatchedIf)] {
     match variant {
         CompletionsVariant::OpenAi => &UNBATCHED,

@@ -76,8 +76,8 @@ impl UnrecognisedCause {
         if is_supported { Self::Unnamed } else { Self::NoAdapter }
     }
 
-    /// Returns the cause for a path of a protocol whose calls are merged only on a route that names the
-    /// protocol, or never. Servers are often reached behind a prefix (`/seldon/NAMESPACE/NAME`), so any
+    /// Returns the cause for a path with calls that are never merged, or only on a route that names
+    /// their protocol. Servers are often reached behind a prefix (`/seldon/NAMESPACE/NAME`), so any
     /// prefix is accepted.
     fn for_unmerged_path(path: &str) -> Option<Self> {
         if path.contains(v2::grpc::SERVICE) {

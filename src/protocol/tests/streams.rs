@@ -416,8 +416,8 @@ fn split_first(endpoint: &Arc<Endpoint>, evidence: &UnbatchedEvidence, more: &st
     split.next_step((Tick::default(), evidence)).err().map(|mismatch| mismatch.what)
 }
 
-/// Reads the stream that answers an unbatched call, in pieces of this size. Returns the number of pieces
-/// after which no more are needed.
+/// Reads the stream that answers an unbatched call, in pieces of this size. Returns the number of
+/// pieces after which no more are needed.
 fn read_unbatched(
     endpoint: &Arc<Endpoint>,
     evidence: &UnbatchedEvidence,

@@ -129,14 +129,14 @@ fn streamed(ordered: bool) -> usize {
         while idle > 0 {
             let queued = idle as u64;
             let request =
-                PermitRequest { now: Tick(now), unbatched: true, arrived: Tick(now), has_second: false, queued };
+                PermitRequest { now: Tick(now), unmergeable: true, arrived: Tick(now), has_second: false, queued };
             let permit = flow.permit(&request);
             if matches!(permit, Permit::Full | Permit::Hold(_)) {
                 break;
             }
             idle -= 1;
             let start =
-                ExecutionStart { items: 1, calls: 1, unbatched: true, permit, queued: idle as u64, expected: 0 };
+                ExecutionStart { items: 1, calls: 1, unmergeable: true, permit, queued: idle as u64, expected: 0 };
             free = now.max(free) + 20 * MS;
             flights.push((free, free + 3000 * MS, flow.on_dispatch(Tick(now), &start), now));
         }

@@ -102,7 +102,7 @@ impl ClassClients {
     fn send_one(&mut self, now: Tick) -> Option<Request> {
         let queued = self.queue.len() as u64;
         let arrived = Tick(*self.queue.first()?);
-        let request = PermitRequest { now, unbatched: false, arrived, has_second: queued > 1, queued };
+        let request = PermitRequest { now, unmergeable: false, arrived, has_second: queued > 1, queued };
         let permit = self.flow.permit(&request);
         let calls = match permit {
             Permit::Forward | Permit::Control => 1,
@@ -113,7 +113,7 @@ impl ClassClients {
         let arrived: Vec<u64> = self.queue.drain(..calls.min(self.queue.len())).collect();
         let items = u32::try_from(arrived.len()).unwrap();
         let queued = self.queue.len() as u64;
-        let start = ExecutionStart { items, calls: items, unbatched: false, permit, queued, expected: 0 };
+        let start = ExecutionStart { items, calls: items, unmergeable: false, permit, queued, expected: 0 };
         Some(Request { items, connecting: false, arrived, mark: self.flow.on_dispatch(now, &start) })
     }
 

@@ -66,14 +66,14 @@ impl Streams {
     fn send(&mut self) {
         while self.idle > 0 && !self.is_paused {
             let (now, queued) = (Tick(self.now), self.queued());
-            let request = PermitRequest { now, unbatched: true, arrived: now, has_second: false, queued };
+            let request = PermitRequest { now, unmergeable: true, arrived: now, has_second: false, queued };
             let permit = self.flow.permit(&request);
             if matches!(permit, Permit::Full | Permit::Hold(_)) {
                 return;
             }
             self.idle -= 1;
             let start =
-                ExecutionStart { items: 1, calls: 1, unbatched: true, permit, queued: self.queued(), expected: 0 };
+                ExecutionStart { items: 1, calls: 1, unmergeable: true, permit, queued: self.queued(), expected: 0 };
             let mark = self.flow.on_dispatch(now, &start);
             self.calls += 1;
             // Lengths of a multiplicative congruential generator.
