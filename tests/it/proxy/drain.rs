@@ -164,7 +164,7 @@ async fn hook_returns_at_drain_limit() {
 
 #[tokio::test]
 async fn connections_close_after_drain_delay() {
-    let (proxy, hand) = start_with_scripted_server(json!({"proxy": {"drain": {"delay": "700ms"}}})).await;
+    let (proxy, hand) = start_with_scripted_server(json!({"proxy": {"drain": {"delay": "1500ms"}}})).await;
     let (metrics, local) = ports(&proxy);
     let _auto = hand.into_auto_responder(|_| super::scripted_server::reply(200, "{}"));
     let get_it = proxy.request("GET", "/x", &[], None);
