@@ -32,8 +32,8 @@ async fn a_lone_call_on_an_idle_server_waits_for_nothing() {
             times.push(answer.done.unwrap().duration_since(answer.sent.unwrap()));
         }
     }
-    // Other tests use the same cores and delay many calls, but a wait delays all. It may begin after
-    // some calls, so that only the second half is compared.
+    // Other tests use the same cores and delay many calls, but a wait delays all. It may begin
+    // after some calls, so that only the second half is compared.
     let tenth_percentile = |mut times: Vec<Duration>| {
         times.drain(..50);
         times.sort_unstable();
