@@ -91,7 +91,7 @@ async fn a_pod_is_ready_only_when_model_and_sidecar_are(space: &TestNamespace) -
     start_listening(space, &pod.name_any()).await?;
     space.pod_ready(&pod.name_any()).await?;
     space.deployment_ready("model").await?;
-    let caller = TestClient::start_for(space, "model:80").await?;
+    TestClient::start_for(space, "model:80").await?;
     Ok("not ready while the model was closed, ready when it listened".to_owned())
 }
 

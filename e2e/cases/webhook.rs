@@ -58,6 +58,6 @@ async fn while_away(space: &TestNamespace, installation: &Installation) -> CaseR
     if pods.iter().any(has_sidecar) || !installation.pods().await?.is_empty() {
         return Err("injected although the controller is not running".into());
     }
-    let caller = TestClient::start_for(space, "model:80").await?;
+    TestClient::start_for(space, "model:80").await?;
     Ok(String::new())
 }

@@ -51,7 +51,7 @@ pub(crate) const STREAMS: u32 = 128;
 /// than a run.
 const SLOW_ANSWER: u32 = 3_600;
 
-/// All attacks, in the order in which they run.
+/// All attacks, in the order in which they start.
 pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         name: "s2-streams-that-pass-through",

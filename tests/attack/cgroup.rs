@@ -1,7 +1,7 @@
 //! A memory cgroup (v1 or v2) for one process.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{fs, io};
 
 /// A memory cgroup, which is removed on drop.
@@ -48,11 +48,15 @@ impl MemoryGroup {
     pub(crate) fn wrapped(&self, binary: &Path, folder: &Path) -> io::Result<PathBuf> {
         let script = folder.join("groupage");
         let procs = self.folder.join("cgroup.procs");
-        fs::write(
-            &script,
-            format!("#!/bin/sh\necho $$ > '{}'\nexec '{}' \"$@\"\n", procs.display(), binary.display()),
-        )?;
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+        let text = format!("#!/bin/sh\necho $$ > '{}'\nexec '{}' \"$@\"\n", procs.display(), binary.display());
+        // Another process writes the script. A descriptor of this one would be inherited by a
+        // process that a concurrent run starts, and a file that is open for writing cannot be
+        // executed (ETXTBSY).
+        let write = "printf %s \"$1\" > \"$2\" && chmod 755 \"$2\"";
+        let status = Command::new("/bin/sh").args(["-c", write, "sh"]).arg(text).arg(&script).status()?;
+        if !status.success() {
+            return Err(io::Error::other(format!("cannot write {}: {status}", script.display())));
+        }
         Ok(script)
     }
 

@@ -60,8 +60,8 @@ struct Tally {
     faults: Vec<String>,
 }
 
-/// Runs the calls under the default policy and under `Static`, both at once. Returns the measurements and the
-/// failed checks as lines.
+/// Runs the calls under the default policy and under `Static`, both at once. Returns the
+/// measurements and the failed checks as lines.
 pub(crate) async fn run(binary: PathBuf, full: bool) -> Result<Vec<String>, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let config = folder.path().join("policy.yaml");

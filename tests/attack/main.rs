@@ -5,8 +5,8 @@
 //! The proxy runs in a memory cgroup with the default limit of the sidecar, if the machine allows
 //! one. Attackers are separate processes, each with its own loopback address. By default, an attack
 //! takes a few seconds with an eighth of its connections, and five run at once. With `--full`, one
-//! runs after another, for a minute with all of its connections, and for ten minutes if its calls all
-//! have different merge keys. `--seconds` replaces these times.
+//! runs after another, for a minute with all of its connections, and for ten minutes if its calls
+//! all have different merge keys. `--seconds` replaces these times.
 //!
 //! The names of attacks begin with numbers. Those that are missing here need no process with a
 //! memory limit, and every run of the other tests makes them in full:

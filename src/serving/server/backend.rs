@@ -54,8 +54,8 @@ impl Backend for EngineBackend {
     }
 
     /// Only the setting `verify` executes calls again, to compare the result of a call in a batch
-    /// with that of the unbatched call. No batch is isolated, because a member cannot cause the failure
-    /// of another one.
+    /// with that of the unbatched call. No batch is isolated, because a member cannot cause the
+    /// failure of another one.
     fn take_replay(&self) -> bool {
         let now = self.0.parts.clock.now();
         self.0.budget.lock().is_ok_and(|mut budget| budget.try_take_replay(now))

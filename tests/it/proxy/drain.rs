@@ -90,7 +90,7 @@ async fn drain_hook_without_token_is_404() {
 #[tokio::test]
 async fn hook_flushes_held_calls_and_waits_for_them() {
     let (proxy, mut hand) =
-        start_with_scripted_server(holding_spec(&json!({"proxy": {"drain": {"delay": "300ms"}}}))).await;
+        start_with_scripted_server(holding_spec(&json!({"proxy": {"drain": {"delay": "1s"}}}))).await;
     let (metrics, _) = ports(&proxy);
     let callers = proxy.queue((1..=3).map(|item| proxy.predict(item))).await;
     let waits = call_hook(metrics);
@@ -164,7 +164,7 @@ async fn hook_returns_at_drain_limit() {
 
 #[tokio::test]
 async fn connections_close_after_drain_delay() {
-    let (proxy, hand) = start_with_scripted_server(json!({"proxy": {"drain": {"delay": "700ms"}}})).await;
+    let (proxy, hand) = start_with_scripted_server(json!({"proxy": {"drain": {"delay": "1500ms"}}})).await;
     let (metrics, local) = ports(&proxy);
     let _auto = hand.into_auto_responder(|_| super::scripted_server::reply(200, "{}"));
     let get_it = proxy.request("GET", "/x", &[], None);

@@ -70,7 +70,7 @@ async fn a_connection_with_a_slowly_sent_head_is_closed() {
 
 #[tokio::test]
 async fn the_head_timeout_counts_for_every_head_and_not_for_the_time_between_calls() {
-    let limits = json!({"headTimeout": "60ms", "keepAliveTimeout": "1m"});
+    let limits = json!({"headTimeout": "300ms", "keepAliveTimeout": "1m"});
     let (proxy, hand) = start_with_scripted_server(client_limits(&limits)).await;
     let _auto = hand.into_auto_responder(super::scripted_server::echo);
     let mut client = proxy.client().await;
@@ -78,7 +78,7 @@ async fn the_head_timeout_counts_for_every_head_and_not_for_the_time_between_cal
         assert_answer(&within_timeout(client.fetch(&proxy.predict(1))).await, 200, &predictions(&[1]));
         // Idle for longer than a head may take.
         let mut idle = Answer::default();
-        let waited = tokio::time::timeout(Duration::from_millis(100), client.receive("GET", &mut idle)).await;
+        let waited = tokio::time::timeout(Duration::from_millis(400), client.receive("GET", &mut idle)).await;
         assert!(waited.is_err(), "closed while idle: {idle:?}");
     }
     client.write_raw(b"GET / HT").await.unwrap();
@@ -102,7 +102,7 @@ async fn an_idle_connection_is_closed_after_the_keep_alive_timeout() {
 
 #[tokio::test]
 async fn a_connection_that_waits_for_its_answer_is_not_idle() {
-    let limits = json!({"keepAliveTimeout": "30ms", "headTimeout": "30ms", "writeTimeout": "30ms"});
+    let limits = json!({"keepAliveTimeout": "200ms", "headTimeout": "200ms", "writeTimeout": "200ms"});
     let (proxy, mut hand) = start_with_scripted_server(client_limits(&limits)).await;
     let (caller, turn) = proxy.occupy_slot(&mut hand).await;
     let passes = proxy.call(proxy.request("GET", "/slow", &[], None));
@@ -184,7 +184,7 @@ async fn last_request_closes_connection_gracefully() {
 #[tokio::test]
 async fn an_old_http_2_connection_gets_goaway_and_calls_in_flight_are_answered() {
     let (proxy, mut hand) =
-        start_with_scripted_server(client_limits(&json!({"http2": {"ageMax": "20ms"}, "keepAliveTimeout": "50ms"})))
+        start_with_scripted_server(client_limits(&json!({"http2": {"ageMax": "200ms"}, "keepAliveTimeout": "200ms"})))
             .await;
     let mut stream = connect(&proxy).await;
     stream.write_all(&[PREFACE, &frame(4, 0, 0, &[]), &frame(1, 0x5, 1, GET)].concat()).await.unwrap();
@@ -241,7 +241,7 @@ async fn hundreds_of_slow_heads_do_not_slow_a_healthy_caller() {
     }
     took.sort_unstable();
     let median = *took.get(50).unwrap();
-    assert!(median < Duration::from_millis(20), "{median:?}");
+    assert!(median < Duration::from_millis(100), "{median:?}");
 }
 
 #[tokio::test]

@@ -285,7 +285,7 @@ async fn an_answer_that_is_cut_anywhere_is_never_delivered() {
 
 #[tokio::test]
 async fn a_cost_class_whose_answers_cannot_be_split_is_not_merged_for_a_while() {
-    let (proxy, mut hand) = start_with_scripted_server(json!({"failure": {"quarantine": "200ms"}})).await;
+    let (proxy, mut hand) = start_with_scripted_server(json!({"failure": {"quarantine": "1s"}})).await;
     let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, &[1, 2])).await;
     turn.answer(200, "{\"predictions\":[1]}").await;
     for _ in 0..2 {

@@ -308,7 +308,7 @@ async fn a_stream_that_pauses_for_too_long_is_truncated_for_those_that_are_unfin
 #[tokio::test]
 async fn a_stream_that_never_begins_times_out_for_all() {
     let spec = json!({"routes": [
-        {"path": PATH, "protocol": "VLLM", "timeout": "50ms"}, {"path": PREDICT, "protocol": "KServeV1"},
+        {"path": PATH, "protocol": "VLLM", "timeout": "500ms"}, {"path": PREDICT, "protocol": "KServeV1"},
     ]});
     let (proxy, mut hand) = start(spec).await;
     let (callers, mut turn) = share(&proxy, &mut hand).await;

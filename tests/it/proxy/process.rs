@@ -98,7 +98,7 @@ async fn the_process_ends_within_the_drain_limit_despite_an_open_call() {
 async fn during_the_drain_delay_the_process_is_ready_and_serves_calls_without_holding() {
     let mut hand = ScriptedServer::start().await;
     let mut spec = holding_spec();
-    spec["proxy"] = json!({"drain": {"delay": "700ms"}});
+    spec["proxy"] = json!({"drain": {"delay": "1500ms"}});
     let mut binary = Binary::start(&hand.url(), &spec, &[]).await;
     let early = start_call(&binary, binary.predict(1));
     binary.until_queued(1).await;

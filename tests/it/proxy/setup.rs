@@ -295,7 +295,7 @@ pub(super) fn assert_predictions(
             let text = String::from_utf8_lossy(&answer.body);
             let is_right =
                 answer.status == Some(200) && answer.end == Some(End::Proper) && text == predictions(&[item]);
-            assert!(is_right, "item {item}, at {place}: {:?} {text:.300}", answer.status);
+            assert!(is_right, "item {item}, at {place}: {:?} {:?} {text:.300}", answer.status, answer.end);
         }
     }
 }

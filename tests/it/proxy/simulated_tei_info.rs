@@ -69,7 +69,7 @@ async fn batch_sizes(proxy: &TestProxy, hand: &mut ScriptedServer, texts: &[&str
 async fn calls_are_answered_one_by_one_while_the_look_up_hangs() {
     for mut spec in [json!({}), adaptive_spec(&json!({}))] {
         // The look-up takes longer than a call may.
-        spec["routes"] = json!([{"path": "/embed", "timeout": "300ms"}]);
+        spec["routes"] = json!([{"path": "/embed", "timeout": "2s"}]);
         let (proxy, mut hand) = start_with_scripted_server(spec).await;
         let callers: Vec<PendingCall> = ["a", "b", "c"].map(|text| proxy.call(embed(&proxy, text))).into();
         let mut look_up = None;

@@ -32,11 +32,14 @@ async fn a_lone_call_on_an_idle_server_waits_for_nothing() {
             times.push(answer.done.unwrap().duration_since(answer.sent.unwrap()));
         }
     }
-    let median = |mut times: Vec<Duration>| {
+    // Other tests use the same cores and delay many calls, but a wait delays all. It may begin
+    // after some calls, so that only the second half is compared.
+    let tenth_percentile = |mut times: Vec<Duration>| {
+        times.drain(..50);
         times.sort_unstable();
-        times[times.len() / 2]
+        times[5]
     };
-    let (proxied, alone) = (median(proxied), median(alone));
+    let (proxied, alone) = (tenth_percentile(proxied), tenth_percentile(alone));
     assert!(proxied < alone + Duration::from_millis(2), "{proxied:?} through the proxy, {alone:?} without");
 }
 
