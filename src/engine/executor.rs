@@ -99,7 +99,8 @@ impl SequenceOutput {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the result of the model is not finite: its weights are damaged, or a number exceeds the range of its type, which \
-     is 65504 for float16 and 3.4e38 for the others"
+     is 65504 for float16 and 3.4e38 for the others: instead of float16, execute the model on the CPU, or store its \
+     weights in BF16"
 )]
 pub struct NonFiniteOutput;
 

@@ -11,7 +11,8 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 
 use groupage_engine::{
-    ExecuteError, Executor, ExecutorReport, Model, NumberType, OutputKind, PackedBatch, SequenceOutput, SequenceResult,
+    ExecuteError, Executor, ExecutorReport, Model, NonFiniteOutput, NumberType, OutputKind, PackedBatch,
+    SequenceOutput, SequenceResult,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -37,6 +38,7 @@ pub(crate) struct FakeExecutor {
     pub(crate) batches: Arc<Mutex<Vec<usize>>>,
     gate: Option<Arc<ExecutionGate>>,
     panics_on: Option<u32>,
+    overflows_on: Option<u32>,
 }
 
 /// Holds an executor inside of its first batch.
@@ -108,7 +110,7 @@ impl FakeExecutor {
             scratch_bytes: 2,
             file_bytes: 3,
         };
-        Self { report, batches: Arc::default(), gate: None, panics_on: None }
+        Self { report, batches: Arc::default(), gate: None, panics_on: None, overflows_on: None }
     }
 
     /// Returns the executor with a gate that is closed.
@@ -135,6 +137,12 @@ impl FakeExecutor {
         self.panics_on = Some(id);
         self
     }
+
+    /// Returns the executor, which has no finite result for a sequence with this token id.
+    pub(crate) fn overflowing_on(mut self, id: u32) -> Self {
+        self.overflows_on = Some(id);
+        self
+    }
 }
 
 impl Executor for FakeExecutor {
@@ -145,7 +153,9 @@ impl Executor for FakeExecutor {
         assert!(self.panics_on.is_none_or(|id| !batch.ids().contains(&id)), "the planned panic of a test");
         self.batches.lock().unwrap().push(batch.len());
         let output = |((start, length), kind): ((usize, usize), &OutputKind)| {
-            Ok(fake_output(&batch.ids()[start..start + length], *kind))
+            let ids = &batch.ids()[start..start + length];
+            let is_finite = self.overflows_on.is_none_or(|id| !ids.contains(&id));
+            if is_finite { Ok(fake_output(ids, *kind)) } else { Err(NonFiniteOutput) }
         };
         Ok(batch.spans().zip(batch.kinds()).map(output).collect())
     }

@@ -41,7 +41,7 @@ def cosine_row(name, stage, results, failed):
     """Returns the row of the least cosine of a stage, also of one that failed by it."""
     findings = results.get(stage) or failed[stage].findings
     cosines = findings.get("cosines") or []
-    if stage == "library" and cosines and "products by" not in findings.get("kernels", ""):
+    if stage.startswith("library") and cosines and "products by" not in findings.get("kernels", ""):
         return [name, "–", "not measured: no library is installed, or the check at the start rejected it"]
     if not cosines:
         return [name, "–", "**failed**"]
@@ -74,6 +74,8 @@ def limit_rows(results, failed):
     rows = [
         cosine_row(f"cosine of MiniLM to the CPU, at least {COSINE_MIN}", "embeddings", results, failed),
         cosine_row(f"the same with cuBLASLt, at least {COSINE_MIN}", "library", results, failed),
+        cosine_row(f"cosine of MiniLM with weights in F16, at least {COSINE_MIN}", "embeddings-f16", results, failed),
+        cosine_row(f"the same with cuBLASLt and weights in F16, at least {COSINE_MIN}", "library-f16", results, failed),
         ceiling_row(results, failed),
         sanitizer_row(results, failed),
     ]
@@ -96,8 +98,10 @@ def kernels(results):
     if "kernels" in results:
         rows = results["kernels"]["kernels"]
         error = lambda storage: max(row["relative_error"] for row in rows if row["storage"] == storage)
-        errors = " and ".join(f"{error(storage):.2e} in {storage}" for storage in sorted({row["storage"] for row in rows}))
-        sentences.append(f"All {len(rows)} kernels agree with the interpreter; the largest relative error is {errors}.")
+        storages = sorted({row["storage"] for row in rows})
+        errors = " and ".join(f"{error(storage):.2e} in {storage}" for storage in storages)
+        names = {row["kernel"] for row in rows}
+        sentences.append(f"All {len(names)} kernels agree with the interpreter in {' and '.join(storages)}; the largest relative error is {errors}.")
     if "load" in results:
         loads = [row["milliseconds"] for row in results["load"]["loads"]]
         sentences.append(f"The driver compiled and loaded them in\n{sum(loads) / 1000:.1f} s, the slowest in {max(loads):.0f} ms.")

@@ -101,6 +101,17 @@ def measure_torch():
     return run_json([sys.executable, ROOT / "tests/gpu/torch_rows.py"], LONG) if probe.returncode == 0 else None
 
 
+def compare_half(stage, scratch):
+    """Compares the model with its weights in F16, which the GPU executes in float16."""
+    half = scratch / "half"
+    if not half.exists():
+        subprocess.run([sys.executable, ROOT / "tests/gpu/half_model.py", MINILM, half], check=True)
+    found = gpu_check(stage, half)
+    if ", float16" not in found["kernels"]:
+        raise Failed(f"it was executed by {found['kernels']}", found)
+    return found
+
+
 def measure_throughput(scratch):
     bge = scratch / "bge-base"
     subprocess.run([sys.executable, ROOT / "tests/gpu/random_model.py", MINILM, bge, "bge-base"], check=True)
@@ -119,6 +130,8 @@ def run_stages(scratch, results):
         "sanitizer": sanitize,
         "embeddings": lambda: gpu_check("embeddings", MINILM, scratch / "cubin"),
         "library": lambda: gpu_check("library", MINILM),
+        "embeddings-f16": lambda: compare_half("embeddings", scratch),
+        "library-f16": lambda: compare_half("library", scratch),
         "throughput": lambda: measure_throughput(scratch),
         "torch": measure_torch,
         "serving": lambda: measure_serving(True),

@@ -8,7 +8,8 @@ use super::storage_format::STORAGE_BYTES;
 use crate::batch::OutputKind;
 use crate::executor::{NonFiniteOutput, SequenceOutput, SequenceResult};
 
-/// Numbers of a batch in host memory, one list for each kind of result. A kind that is not requested has none.
+/// Numbers of a batch in host memory, one list for each kind of result. A kind that is not requested
+/// has none.
 #[derive(Debug, Default)]
 pub(crate) struct HostOutputs {
     /// A pooled hidden state a sequence.

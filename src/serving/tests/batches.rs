@@ -240,6 +240,18 @@ async fn a_member_that_has_gone_is_not_executed() {
 }
 
 #[tokio::test]
+async fn a_result_that_is_not_finite_is_an_error_of_its_member() {
+    let model = TestModel::embedding();
+    let server = serve(&model, FakeExecutor::new(10_000).overflowing_on(9));
+    let calls = [json!([8]), json!([[7], [9]]), json!([[7], [8]])];
+    let calls = calls.map(|inputs| ("/embed", json!({"inputs": inputs}).to_string()));
+    let mut outputs = RecordedOutputs::default();
+    let observed = execute(&server, &calls, &mut outputs, None).await;
+    assert_eq!(observed.outcome, BatchOutcome::Ok);
+    assert_eq!([0, 1, 2].map(|member| status(&outputs, member)), [200, 424, 200]);
+}
+
+#[tokio::test]
 async fn a_panic_of_the_executor_answers_all_members() {
     let model = TestModel::embedding();
     let server = serve(&model, FakeExecutor::new(10_000).panicking_on(9));

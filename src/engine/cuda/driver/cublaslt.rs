@@ -4,7 +4,7 @@
 //! of `m` rows by `n` that is stored by columns, so the transpose of the result is computed:
 //! `outᵀ = weight · inputᵀ`, of which the weight is transposed by the library.
 //!
-//! No call of this module has run on a GPU. `gemm_check` compares its products with those of the
+//! No call of this module has run on a GPU. `gemm_choice` compares its products with those of the
 //! kernels at the start.
 
 use std::ffi::c_void;

@@ -115,7 +115,7 @@ fn a_device_without_graphs_executes_eagerly() {
 #[test]
 fn numbers_that_are_not_finite_are_an_error_of_their_sequence() {
     let bias = "bert.encoder.layer.1.output.LayerNorm.bias";
-    let model = TinyModel::new(RERANKER).set_first(RERANKER, bias, f32::INFINITY).open();
+    let model = TinyModel::new(RERANKER).set_first(RERANKER, &[(bias, f32::INFINITY)]).open();
     // The head turns the infinite element into finite logits.
     for kind in [OutputKind::TokenStates, OutputKind::Embedding, OutputKind::Logits] {
         let mut batch = PackedBatch::new(BATCH_MAX);

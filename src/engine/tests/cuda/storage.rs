@@ -79,7 +79,7 @@ fn a_library_multiplies_in_the_format_of_the_weights() {
 #[test]
 fn numbers_beyond_the_range_are_an_error_and_no_wrong_result() {
     let factor = "bert.encoder.layer.0.attention.output.LayerNorm.weight";
-    let tiny = || TinyModel::new(RERANKER).set_first(RERANKER, factor, 65_504.0);
+    let tiny = || TinyModel::new(RERANKER).set_first(RERANKER, &[(factor, 65_504.0)]);
     let (whole, half) = (tiny().open(), tiny().store_half(|_| true).open());
     for kind in [OutputKind::TokenStates, OutputKind::Logits] {
         let mut batch = PackedBatch::new(BATCH_MAX);
@@ -88,5 +88,30 @@ fn numbers_beyond_the_range_are_an_error_and_no_wrong_result() {
         assert_eq!(on_gpu(&half), [Err(NonFiniteOutput)], "{kind:?}");
         assert!(on_gpu(&whole).iter().all(Result::is_ok), "bfloat16 has the range of the CPU");
         assert!(executor(&half, 1).execute(&batch).unwrap().iter().all(Result::is_ok), "{kind:?}");
+    }
+}
+
+/// An element of a normalised row of 64 is at most √63 = 7.94. That of token 0 nearly is, so that
+/// it exceeds the range times 9,000. Those of the others are below 4.
+#[test]
+fn numbers_beyond_the_range_fail_no_other_sequence() {
+    let [words, factor] = ["word_embeddings", "LayerNorm"].map(|name| format!("bert.embeddings.{name}.weight"));
+    let values = [(words.as_str(), 60_000.0), (factor.as_str(), 9000.0)];
+    let model = TinyModel::new(RERANKER).set_first(RERANKER, &values).store_half(|_| true).open();
+    // The first sequence begins with token 0, which the others do not have.
+    let all = sequences(&model, &[5, 17, 9]);
+    let batch_of = |numbers: &[usize]| {
+        let mut batch = PackedBatch::new(BATCH_MAX);
+        for number in numbers {
+            batch.push(&all[*number], OutputKind::TokenStates).unwrap();
+        }
+        batch
+    };
+    let mut gpu = on_device(&model, SimulatedDevice::new(2));
+    let together = gpu.execute(&batch_of(&[1, 0, 2])).unwrap();
+    assert_eq!(together[1], Err(NonFiniteOutput));
+    for (result, number) in [(&together[0], 1), (&together[2], 2)] {
+        assert!(result.is_ok(), "sequence {number}");
+        assert_eq!(gpu.execute(&batch_of(&[number])).unwrap(), [result.clone()], "sequence {number}");
     }
 }

@@ -91,9 +91,9 @@ impl TinyModel {
         self
     }
 
-    /// Writes the weights again, with the first element of a tensor set to a value.
-    pub(super) fn set_first(self, shape: TinyShape, tensor: &str, value: f32) -> Self {
-        let value = |name: &str| (name == tensor).then_some(value);
+    /// Writes the weights again, with the first element of each of these tensors set to a value.
+    pub(super) fn set_first(self, shape: TinyShape, values: &[(&str, f32)]) -> Self {
+        let value = |name: &str| values.iter().find(|(tensor, _)| *tensor == name).map(|(_, value)| *value);
         write_weights(&goldens().join(shape.golden), self.folder.path(), shape, value);
         self
     }

@@ -95,3 +95,39 @@ fn the_bits_of_a_sequence_do_not_depend_on_the_others() {
         start += length;
     }
 }
+
+/// Returns the results of two tokens with these queries, keys and values, of which the other
+/// elements of queries and keys are zero.
+fn attend(storage: StorageFormat, head_width: usize, tokens: [[f64; 3]; 2]) -> [f64; 2] {
+    let kernel = LoadedKernel::load(&format!("attention_{head_width}"), storage);
+    let widen = |value: f64, rest: f64| std::iter::once(value).chain(std::iter::repeat_n(rest, head_width - 1));
+    let row = |[query, key, value]: [f64; 3]| widen(query, 0.0).chain(widen(key, 0.0)).chain(widen(value, value));
+    let mut fixture = Fixture::new(storage, 33);
+    let qkv = fixture.upload(&tokens.into_iter().flat_map(row).collect::<Vec<f64>>());
+    let out = launch(&mut fixture, &kernel, qkv.pointer, &[2], 1).unwrap();
+    let values = fixture.read(out, 2 * head_width).unwrap();
+    [values[0], values[head_width]]
+}
+
+/// An infinite number stays one that is not finite, which the executor finds in the results. The
+/// exception is a score of minus infinity, whose weight is zero.
+#[test]
+fn only_a_score_of_minus_infinity_turns_an_infinite_number_into_a_finite_one() {
+    let infinite = f64::INFINITY;
+    for (storage, head_width) in STORAGES.into_iter().flat_map(|storage| [32, 64, 128].map(|width| (storage, width))) {
+        let attend = |tokens| attend(storage, head_width, tokens);
+        let place = format!("{storage:?}, {head_width}");
+        let [first, second] = attend([[-1.0, 1.0, 2.0], [-1.0, infinite, 5.0]]);
+        assert!((first - 2.0).abs() < 0.05 && (second - 2.0).abs() < 0.05, "{place}: {first}, {second}");
+        for (query, key, value) in [(1.0, infinite, 5.0), (0.0, infinite, 5.0), (1.0, 1.0, infinite)] {
+            let found = attend([[query, 1.0, 2.0], [query, key, value]]);
+            assert!(found.iter().all(|value| !value.is_finite()), "{place}: {found:?}");
+        }
+        // An infinite query, with scores that are all infinite: with keys of either sign. No key has
+        // a weight if all are minus infinity.
+        for key in [1.0, -1.0] {
+            let [first, second] = attend([[infinite, key, 2.0], [1.0, key, 5.0]]);
+            assert!(!first.is_finite() && (second - 3.5).abs() < 0.05, "{place}: {first}, {second}");
+        }
+    }
+}
