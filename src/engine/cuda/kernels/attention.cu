@@ -133,9 +133,13 @@ __device__ __forceinline__ void update_softmax(SoftmaxState& state, float (&outp
         }
 #pragma unroll
         for (int i = 0; i < KEY_ROWS / 8; i++) {
-            const float first = exp2_approx(fmaf(scores[i][half * 2], scale_log2, -shift));
-            const float second = exp2_approx(fmaf(scores[i][half * 2 + 1], scale_log2, -shift));
-            state.sum[half] += first + second;
+            const float first_score = scores[i][half * 2];
+            const float second_score = scores[i][half * 2 + 1];
+            const float first = exp2_approx(fmaf(first_score, scale_log2, -shift));
+            const float second = exp2_approx(fmaf(second_score, scale_log2, -shift));
+            // Minus infinity, by a key that exceeds the range, would have the weight zero. Times zero
+            // it makes the sum NaN, so that the result is not finite and becomes an error.
+            state.sum[half] += fmaf(0.0f, first_score, fmaf(0.0f, second_score, first + second));
             weights[i / 2][i % 2 * 2 + half] = pack_pair(first, second);
         }
     }
