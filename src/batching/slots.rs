@@ -22,7 +22,7 @@ mod observation;
 pub(super) use observation::{SampleUse, SlotFlight};
 pub use snapshot::UpstreamSnapshot;
 
-use observation::{Observation, WAITED_MAX};
+use observation::{SlotObservation, WAITED_MAX};
 
 use super::math::{round_to_u64, to_f64};
 use super::rng::SplitMix64;
@@ -272,7 +272,7 @@ impl SlotEstimator {
     /// Records the dispatch of a batch while this many others are in flight.
     pub(super) fn on_dispatch(&self, now: Tick, others: u32) -> SlotFlight {
         let explores = others >= self.in_use() && self.drawn.is_some_and(|drawn| drawn.explore);
-        SlotFlight { sent: now, others, explores, returns: [None; observation::RETURNS] }
+        SlotFlight { sent: now, others, explores, returns: [None; observation::RETURNS_MAX] }
     }
 
     /// Records a successful batch that would take `expected` nanoseconds alone, and returns its use
@@ -283,7 +283,7 @@ impl SlotEstimator {
         if flight.others == 0 {
             return SampleUse::Alone;
         }
-        let observation = Observation::new(now, flight, expected);
+        let observation = SlotObservation::new(now, flight, expected);
         if flight.others < self.in_use() {
             self.judge_slot(flight.others, observation);
             let doubted = self.doubt(flight.others).is_some_and(|doubt| doubt.wait > DOUBT_SAMPLED);
@@ -343,7 +343,7 @@ impl SlotEstimator {
     }
 
     /// Updates the evidence about the slot beside `others`, and drops slots that have vanished.
-    fn judge_slot(&mut self, others: u32, observation: Observation) {
+    fn judge_slot(&mut self, others: u32, observation: SlotObservation) {
         if observation.wait <= (JUDGED_WAIT * observation.expected).min(JUDGED_WAIT_TURN * observation.mean_interval) {
             return;
         }
@@ -357,7 +357,7 @@ impl SlotEstimator {
         doubt.count = doubt.count.saturating_add(1);
         // If more batches were in flight than completions are remembered, slots are removed one by
         // one.
-        let are_remembered = usize::try_from(others).is_ok_and(|others| others <= observation::RETURNS);
+        let are_remembered = usize::try_from(others).is_ok_and(|others| others <= observation::RETURNS_MAX);
         let left = if are_remembered { round_to_u64(doubt.beside + BESIDE_UP) } else { u64::from(others) };
         if doubt.count > DOUBT_COUNT && doubt.wait > DOUBT_MAX {
             self.count = u32::try_from(left).unwrap_or(1).clamp(1, others.max(1));
@@ -369,7 +369,7 @@ impl SlotEstimator {
 
     /// Learns from a batch that was sent earlier than the lead allows: corrects the lead by the
     /// observed overlap, and adds a slot if there is evidence for one.
-    fn learn_from_exploration(&mut self, observation: Observation) {
+    fn learn_from_exploration(&mut self, observation: SlotObservation) {
         self.tries = self.tries.saturating_add(1);
         let hit = observation.extra < HIT * observation.wait;
         self.hits = if hit { self.hits.saturating_add(1) } else { 0 };
@@ -397,7 +397,7 @@ impl SlotEstimator {
     }
 
     /// Learns from a batch within the lead: a steady extra time means that the lead is too long.
-    fn judge_lead(&mut self, observation: Observation) {
+    fn judge_lead(&mut self, observation: SlotObservation) {
         if observation.wait <= EXCESS_WAIT * observation.expected {
             return;
         }
@@ -409,7 +409,7 @@ impl SlotEstimator {
     }
 
     /// Adds a slot if the limits allow it. Returns `true` if one was added.
-    fn try_add_slot(&mut self, observation: Observation) -> bool {
+    fn try_add_slot(&mut self, observation: SlotObservation) -> bool {
         if self.in_use() >= self.slots_max.min(COUNT_MAX) {
             return false;
         }

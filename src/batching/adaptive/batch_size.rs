@@ -54,8 +54,8 @@ impl Adaptive {
         if model.cost.samples() <= SAMPLES_MIN || size <= 4 {
             return SizeDecision::Send(size);
         }
-        if let Some(round) = draw_trial(view, model, &self.exploration, (size, most), &mut self.draw) {
-            self.trial = round != size;
+        if let Some(round) = draw_explored_size(view, model, &self.exploration, (size, most), &mut self.draw) {
+            self.explores_size = round != size;
             return SizeDecision::Send(round);
         }
         SizeDecision::Send(best_seen(&model.cost, size))
@@ -108,7 +108,7 @@ fn best_known(view: &QueueView<'_>, model: &ClassModel, rate: ArrivalRate, most:
 /// The candidates are, in this order, a size above half of `size` and up to it that was rarely
 /// observed; in backlog a smaller one that was never observed; and a larger one that was never
 /// observed.
-fn draw_trial(
+fn draw_explored_size(
     view: &QueueView<'_>,
     model: &ClassModel,
     exploration: &ExplorationBudget,
@@ -116,7 +116,7 @@ fn draw_trial(
     draw: &mut SplitMix64,
 ) -> Option<u32> {
     let cost = &model.cost;
-    // Trials are free at the start. Later they need credit, and must not make the head late.
+    // Exploration is free at the start. Later it needs credit, and must not make the head late.
     let is_starting = exploration.is_starting();
     let has_credit = !model.backlog && exploration.has_credit(view.ctx.now);
     let is_allowed = |round: &u32| is_starting || has_credit && fits_slack(view, cost, *round);

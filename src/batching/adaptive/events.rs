@@ -16,14 +16,14 @@ use super::fair_queueing::{self, BatchWork};
 use super::models::{ClassModel, Dispatch, InFlight, evict_oldest, items_in_flight};
 use super::state::Adaptive;
 
-/// Minimum number of samples before the cost curve predicts the duration of a batch.
-const EXPECTED_SAMPLES: u32 = 6;
+/// Minimum number of samples of a cost curve from which on the limiter receives its predictions.
+const PREDICTION_SAMPLES_MIN: u32 = 6;
 /// Inverse weight of a new execution in the mean execution time T, an EWMA.
 const MEAN_TIME_PARTS: u64 = 10;
 /// Maximum number of batches in flight that are scanned at each arrival.
 const FLIGHTS_MAX: usize = 16;
-/// Maximum number of merge keys with tracked arrivals: more than commonly share one upstream.
-/// Beyond it the least recently used key is evicted.
+/// Maximum number of merge keys with tracked arrivals. An upstream commonly has fewer. Beyond the
+/// maximum, the least recently used key is evicted.
 const KEYS_MAX: usize = 64;
 
 /// Returns `value` × `to` ÷ `from`.
@@ -51,8 +51,8 @@ impl Adaptive {
         key_model.last_use = self.uses;
         key_model.class = Some(call.cost_class);
         key_model.arrivals.on_arrival(now, call.items, idle, self.mean_time);
-        // In pass-through many requests are in flight and nothing is held, so the peak is not
-        // needed.
+        // In pass-through many requests are in flight and nothing is held, so the peak of the items
+        // present is not needed.
         if self.flights.len() <= FLIGHTS_MAX {
             let in_flight = items_in_flight(&self.flights, call.key);
             key_model.arrivals.record_present(queued.saturating_add(u64::from(call.items)).saturating_add(in_flight));
@@ -102,7 +102,7 @@ impl Adaptive {
         // For the limiter, a single call is also one that shares no batch if no other call of its
         // key is in flight or queued.
         let unmergeable = batch.unbatched || batch.calls < 2 && !has_partner;
-        let expected = if model.cost.samples() >= EXPECTED_SAMPLES { predicted } else { 0 };
+        let expected = if model.cost.samples() >= PREDICTION_SAMPLES_MIN { predicted } else { 0 };
         let start = ExecutionStart {
             items: batch.items,
             calls: batch.calls,
@@ -113,12 +113,14 @@ impl Adaptive {
         };
         let mark = model.flow.on_dispatch(now, &start);
         model.backlog = batch.left >= u64::from(batch.items.max(1)) && others + 1 >= model.slots.in_use();
-        let trial = std::mem::take(&mut self.trial) && batch.kind == DispatchKind::Batch;
-        let trial = trial || batch.is_retest || matches!(batch.kind, DispatchKind::Probe | DispatchKind::Pair);
+        let explores_size = std::mem::take(&mut self.explores_size) && batch.kind == DispatchKind::Batch;
+        let explores =
+            explores_size || batch.is_retest || matches!(batch.kind, DispatchKind::Probe | DispatchKind::Pair);
         let created_use = model.created_use;
         self.sends += 1;
         let sent_when_alone = self.flights.is_empty().then_some(self.sends);
-        self.flights.insert(id, InFlight { flight, created_use, mark, due, predicted, sent_when_alone, batch, trial });
+        self.flights
+            .insert(id, InFlight { flight, created_use, mark, due, predicted, sent_when_alone, batch, explores });
         known.then_some(due.0.saturating_sub(now.0))
     }
 
@@ -138,19 +140,22 @@ impl Adaptive {
         (observed, tokens): (&Observation, Option<u64>),
         (queued, items_max): (u64, u32),
     ) -> bool {
-        let Some(InFlight { flight, created_use, mark, sent_when_alone, batch, trial, .. }) = self.flights.remove(&id)
+        let Some(InFlight { flight, created_use, mark, sent_when_alone, batch, explores, .. }) =
+            self.flights.remove(&id)
         else {
             return false;
         };
         // Nothing else was in flight at its dispatch, and nothing was sent since.
-        let had_server = sent_when_alone == Some(self.sends);
-        self.exploration.record_duration(nanos(observed.duration), self.mean_time, trial);
+        let had_server_alone = sent_when_alone == Some(self.sends);
+        self.exploration.record_duration(nanos(observed.duration), self.mean_time, explores);
         let (items, missed) = batch.deadlines.count_missed(now);
         self.exploration.record_ended(now, items, missed);
         if let Some(key_model) = self.keys.get_mut(&batch.key) {
             key_model.requests_in_flight = key_model.requests_in_flight.saturating_sub(1);
         }
         let in_flight = self.in_flight();
+        // If the model was evicted since the dispatch, the class may have a new one, which did not
+        // record the dispatch.
         let Some(model) = self.models.get_mut(&batch.class).filter(|model| model.created_use == created_use) else {
             return false;
         };
@@ -158,6 +163,8 @@ impl Adaptive {
             model.answered_sent = model.answered_sent.max(flight.sent_at());
         }
         model.on_return(self.flights.values_mut().filter(|other| other.batch.class == batch.class), now);
+        // A batch of another policy or of a drain was not sent by the rules of the limiter, so its
+        // times are no evidence for it.
         let answered = observed.outcome == BatchOutcome::Ok && batch.kind != DispatchKind::Plain;
         let mut done = ExecutionEnd::new(answered, batch.calls, batch.first, batch.last, queued, items_max);
         done.first_byte = observed.first_byte.map(|time| to_f64(nanos(time)));
@@ -180,17 +187,17 @@ impl Adaptive {
         // time to its first byte counts.
         let took = observed.first_byte.filter(|_| batch.unbatched).unwrap_or(observed.duration);
         observed.outcome == BatchOutcome::Ok
-            && self.learn(now, (&flight, had_server), &batch, nanos(took), limit_before.map(|_| queued))
+            && self.learn(now, (&flight, had_server_alone), &batch, nanos(took), limit_before.map(|_| queued))
     }
 
     /// Updates the model with a batch that was answered successfully. Returns `true` if the sample
-    /// shows that the server was replaced. `had_server`: nothing else was in flight meanwhile.
+    /// shows that the server was replaced. `had_server_alone`: nothing else was in flight meanwhile.
     /// `took`: time of the batch in nanoseconds. `limited`: number of queued items of the class, if
     /// the class had a limit.
     fn learn(
         &mut self,
         now: Tick,
-        (flight, had_server): (&SlotFlight, bool),
+        (flight, had_server_alone): (&SlotFlight, bool),
         batch: &Dispatch,
         took: u64,
         limited: Option<u64>,
@@ -211,7 +218,7 @@ impl Adaptive {
         if let Some(queued) = limited {
             model.flow.refine(now, model.slots.in_use(), queued);
         }
-        if had_server {
+        if had_server_alone {
             // Before the first sample the curve predicts nothing, so the measured time is also the
             // expected one.
             let expected = if model.cost.samples() > 0 { predicted } else { took };
@@ -253,9 +260,9 @@ impl Adaptive {
         let (mut work, mut time, mut learning) = (0, 0, false);
         if let Some(ClassModel { cost, flow, .. }) = self.models.get(&call.cost_class) {
             (work, time) = (fair_queueing::charged_work(cost, batch, call, share), cost.time(batch.items));
-            // Under a limit above the knee, a call also waits in the server, for a time that
-            // changes with the limit. Flows charged before and after a change would differ by
-            // turns.
+            // Under a limit that only orders calls, a call also waits in the server, for a time that
+            // changes with the limit. Work is scaled to the latency below the knee: otherwise a
+            // flow that is charged after a change would fall behind the others by several turns.
             if let Some(base) = flow.ordered_base() {
                 work = scale(work, base, cost.time(1));
             }
@@ -268,17 +275,19 @@ impl Adaptive {
             work = price.div_ceil(share.max(1));
             time = time.max(price);
         }
-        // The cost of a call is not known while the limit is being found: a charge that is too
-        // large would cost its flow several turns.
+        // While the limit is being found, the cost of a call is not known, and no flow keeps a debt:
+        // a charge that is too large would cost its flow several turns.
         self.clocks.charge_flow(call.flow(), work, time, sole_flow || learning);
     }
 
-    /// Records a call that was queued. If its flow is one of several, work done for the others
-    /// counts from now on.
+    /// Updates the clocks of the flows for a call that was queued. If its flow is one of several,
+    /// work done for the others counts from now on.
     pub(in super::super) fn on_enqueue(&mut self, queue: &Queue, call: &Call) {
+        // The call may be the first of a second flow, so that the first flow is no longer alone.
         if queue.flows() == 2 {
             queue.flow_loads().for_each(|(flow, _)| self.clocks.on_contended(flow));
         }
+        // The call is the only one that its flow has in the queue.
         if queue.flows() > 1 && queue.held_by_flow(call.flow()) == u64::from(call.items) {
             self.clocks.on_backlogged(call.flow());
         }

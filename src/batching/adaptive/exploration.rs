@@ -2,10 +2,10 @@
 //! known one.
 //!
 //! At the start, and after the server was replaced, every size may be tried a few times
-//! unconditionally: an unknown curve costs more than the trials, most of all under load (the
+//! unconditionally: an unknown curve costs more than the exploration, most of all under load (the
 //! simulator's scenarios `pow2 shapes` and `k=4 slots` miss their targets without it). Afterwards
-//! trials get 2 % of the execution time, none in backlog, none while calls miss their deadlines,
-//! and none that could make a member late.
+//! exploring batches get 2 % of the execution time. None is sent in backlog, while calls miss their
+//! deadlines, or if it could make a member late.
 //!
 //! Out of scope: longer leads, which cost no execution (`slots`); detection of a server that
 //! batches by itself (`limiter`); ceilings, which are retested only where no call is late for it
@@ -18,16 +18,16 @@ use super::queue_view::QueueView;
 
 /// Number of one-second buckets. Ten of them are evaluated, that of the current second included.
 const BUCKETS: usize = 11;
-/// Trials stop while more than one item in this many misses its deadline (1 %).
+/// Exploration stops while more than one item in this many misses its deadline (1 %).
 const MISSED_PARTS: u64 = 100;
-/// Inverse share of the execution time that trials may use (2 %).
+/// Inverse share of the execution time that exploring batches may use (2 %).
 const SHARE_PARTS: u64 = 50;
-/// Initial budget in thousandths of a mean execution: three trials of each of the 14 round sizes,
-/// the most that is ever requested.
+/// Initial budget in thousandths of a mean execution: three batches of each of the 14 round
+/// sizes, the most that is ever requested.
 const START: u64 = 14 * 3 * 1000;
-/// Credit that a trial requires, in the same unit: one mean execution.
-const TRIAL: u64 = 1000;
-/// Maximum credit after the start, in the same unit: one trial of each round size.
+/// Credit that an exploring batch requires, in the same unit: one mean execution.
+const BATCH_CREDIT: u64 = 1000;
+/// Maximum credit after the start, in the same unit: one batch of each round size.
 const CREDIT_MAX: u64 = 14 * 1000;
 
 /// The remaining exploration budget.
@@ -38,7 +38,7 @@ pub(super) struct ExplorationBudget {
     start: u64,
     /// Credit earned since, in the same unit.
     credit: u64,
-    /// Total execution time of trials, in nanoseconds.
+    /// Total execution time of exploring batches, in nanoseconds.
     spent_nanos: u64,
 }
 
@@ -75,12 +75,12 @@ impl ExplorationBudget {
         self.start > 0
     }
 
-    /// Returns `true` if there is credit for a trial and calls meet their deadlines.
+    /// Returns `true` if there is credit for an exploring batch and calls meet their deadlines.
     pub(super) fn has_credit(&self, now: Tick) -> bool {
         let second = now.0 / 1_000_000_000;
         let recent = self.buckets.iter().filter(|bucket| second.saturating_sub(bucket.second) < 10);
         let (ended, missed) = recent.fold((0, 0), |sum, bucket| (sum.0 + bucket.ended, sum.1 + bucket.missed));
-        self.credit >= TRIAL && missed * MISSED_PARTS <= ended
+        self.credit >= BATCH_CREDIT && missed * MISSED_PARTS <= ended
     }
 
     /// Records that items ended, `missed` of them after their deadline.
@@ -95,12 +95,12 @@ impl ExplorationBudget {
         bucket.missed += missed;
     }
 
-    /// Records the duration of an execution; `mean` is the mean duration. A trial is charged, any
-    /// other execution earns credit.
-    pub(super) fn record_duration(&mut self, nanos: u64, mean: u64, trial: bool) {
-        // An execution counts as ten mean executions at most: a stall is not caused by the trial.
+    /// Records the duration of an execution; `mean` is the mean duration. An exploring execution is
+    /// charged, and any other earns credit.
+    pub(super) fn record_duration(&mut self, nanos: u64, mean: u64, explores: bool) {
+        // An execution counts as ten mean executions at most: a stall is not caused by the size.
         let milli = nanos.saturating_mul(1000).checked_div(mean).unwrap_or(1000).clamp(1, 10_000);
-        if trial {
+        if explores {
             let paid = self.start.min(milli);
             self.start -= paid;
             self.credit = self.credit.saturating_sub(milli - paid);
@@ -116,7 +116,7 @@ impl ExplorationBudget {
         self.start = START;
     }
 
-    /// Returns the total execution time of trials, in nanoseconds.
+    /// Returns the total execution time of exploring batches, in nanoseconds.
     pub(super) fn spent_nanos(&self) -> u64 {
         self.spent_nanos
     }
@@ -163,15 +163,15 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn after_the_start_trials_have_a_fiftieth_of_the_time() {
-        let (mut exploration, mut trials) = (ExplorationBudget::default(), 0_u64);
+    fn after_the_start_exploration_has_a_fiftieth_of_the_time() {
+        let (mut exploration, mut explored) = (ExplorationBudget::default(), 0_u64);
         for _ in 0..100_000 {
-            let trial = exploration.is_starting() || exploration.has_credit(Tick::default());
-            trials += u64::from(trial);
-            exploration.record_duration(5 * MS, 5 * MS, trial);
+            let explores = exploration.is_starting() || exploration.has_credit(Tick::default());
+            explored += u64::from(explores);
+            exploration.record_duration(5 * MS, 5 * MS, explores);
         }
-        assert!((1900..=2100).contains(&trials), "{trials} of 100000");
-        assert_eq!(exploration.spent_nanos(), trials * 5 * MS);
+        assert!((1900..=2100).contains(&explored), "{explored} of 100000");
+        assert_eq!(exploration.spent_nanos(), explored * 5 * MS);
     }
 
     #[test]

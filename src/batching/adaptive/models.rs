@@ -77,7 +77,7 @@ pub(super) struct InFlight {
     pub(super) batch: Dispatch,
     /// `true` if the batch was sent to learn, so that its time is charged to the exploration
     /// budget.
-    pub(super) trial: bool,
+    pub(super) explores: bool,
 }
 
 /// A batch at dispatch.

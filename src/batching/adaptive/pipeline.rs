@@ -16,8 +16,8 @@ use super::queue_view::{KeyContext, QueueView};
 use super::slot_permit::SlotPermit;
 use super::state::{Adaptive, KEY_QUEUES_MAX};
 
-/// Maximum number of cost classes at their limit that are remembered within one decision. Keys of
-/// further classes are evaluated again, which costs time only.
+/// Maximum number of cost classes at their limit that are remembered within one decision. Each key
+/// of a further class is evaluated, with the same result, so only time is lost.
 const FULL_CLASSES_MAX: usize = 8;
 
 // === impl Adaptive ===
@@ -33,7 +33,7 @@ impl Adaptive {
         steps: LearnedSteps,
     ) -> Action {
         self.wake = None;
-        self.trial = false;
+        self.explores_size = false;
         // Calls given up by an earlier decision expire first; some may have left the queue
         // meanwhile.
         while let Some(id) = self.given_up.pop() {
@@ -41,27 +41,27 @@ impl Adaptive {
                 return Action::Expire { id, reason: ExpiryReason::LatePredicted };
             }
         }
-        // The configured slots and the admission limit bound all classes together.
+        // The configured slots and the AIMD limit on forwarded calls bound all classes together.
         let in_flight = self.in_flight();
         if in_flight >= ctx.limits.slots
             || self.admission.limit(self.known_batching).is_some_and(|limit| in_flight >= limit)
         {
             return Action::Nothing;
         }
-        // With a single flow, the queues are evaluated in the given order.
+        // With a single flow, nothing is shared, and the queues are evaluated in the given order.
         if ctx.queue.flows() <= 1 {
             return self.find_action(ctx, heads.take(KEY_QUEUES_MAX), classes, steps).unwrap_or(Action::Nothing);
         }
         let mut order = std::mem::take(&mut self.order);
         self.sort_by_turn(ctx, heads, &mut order);
-        let others = self.remove_fillers(ctx, &mut order);
+        let filler_due = self.remove_fillers(ctx, &mut order);
         let in_turn = order.iter().take(KEY_QUEUES_MAX).filter_map(|(_, key)| Some((*key, ctx.queue.head(*key)?)));
-        let next = self.find_action(ctx, in_turn, classes, steps);
+        let action = self.find_action(ctx, in_turn, classes, steps);
         self.order = order;
-        if next.is_none() {
-            self.wake = self.wake.into_iter().chain(others).min();
+        if action.is_none() {
+            self.wake = self.wake.into_iter().chain(filler_due).min();
         }
-        next.unwrap_or(Action::Nothing)
+        action.unwrap_or(Action::Nothing)
     }
 
     /// Evaluates the key queues in order until one of them yields an action.
@@ -74,10 +74,10 @@ impl Adaptive {
     ) -> Option<Action> {
         // Limits apply to cost classes: once one key of a class is at its limit, the other keys of
         // that class are skipped.
-        let mut without = [None; FULL_CLASSES_MAX];
+        let mut full_classes = [None; FULL_CLASSES_MAX];
         for (key, head) in heads {
             let class_id = head.call.cost_class;
-            if without.contains(&Some(class_id)) {
+            if full_classes.contains(&Some(class_id)) {
                 continue;
             }
             let queue = KeyContext {
@@ -90,7 +90,7 @@ impl Adaptive {
             };
             let ControlFlow::Break(decision) = self.run_steps(&queue, steps) else { continue };
             match decision {
-                KeyDecision::Do(next) => return Some(next),
+                KeyDecision::Do(action) => return Some(action),
                 KeyDecision::Hold(until) => {
                     if self.held.len() >= KEY_QUEUES_MAX {
                         self.held.clear();
@@ -99,9 +99,8 @@ impl Adaptive {
                     self.wake = Some(self.wake.map_or(until, |wake| wake.min(until)));
                 }
                 KeyDecision::NoSlot(at) => {
-                    let free = without.iter_mut().find(|class| class.is_none());
-                    if let Some(free) = free {
-                        *free = Some(class_id);
+                    if let Some(entry) = full_classes.iter_mut().find(|class| class.is_none()) {
+                        *entry = Some(class_id);
                     }
                     self.wake = self.wake.into_iter().chain(at).min();
                 }

@@ -58,7 +58,7 @@ pub(in super::super) struct Adaptive {
     pub(super) held: BTreeSet<KeyId>,
     pub(super) exploration: ExplorationBudget,
     /// `true` if the size of the batch about to be dispatched was chosen for exploration.
-    pub(super) trial: bool,
+    pub(super) explores_size: bool,
     /// Instant at which to decide again after the last `Action::Nothing`.
     pub(super) wake: Option<Tick>,
     /// Number of uses of models of classes and keys, by which the least recently used one is found.
@@ -97,7 +97,7 @@ impl Adaptive {
             room: TurnHeap::default(),
             held: BTreeSet::new(),
             exploration: ExplorationBudget::default(),
-            trial: false,
+            explores_size: false,
             wake: None,
             uses: 0,
             holds: [0; HoldReason::ALL.len()],
