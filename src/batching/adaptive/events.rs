@@ -6,7 +6,7 @@
 use super::super::batch::{BatchId, BatchOutcome, Observation};
 use super::super::call::{Call, CostClassId};
 use super::super::cost::CostSample;
-use super::super::limiter::{ConnectionUse, ExecutionEnd, ExecutionStart, Permit};
+use super::super::limiter::{ConnectionUse, ExecutionEnd, ExecutionStart};
 use super::super::math::to_f64;
 use super::super::queue::{Queue, QueuedCall};
 use super::super::slots::{SampleUse, SlotFlight};
@@ -92,13 +92,6 @@ impl Adaptive {
         let known = model.cost.samples() > 0;
         let due = Tick(now.0.saturating_add(wait).saturating_add(predicted));
         let flight = model.slots.on_dispatch(now, others);
-        let permit = match batch.kind {
-            DispatchKind::Batch | DispatchKind::Plain => Permit::Share(batch.items),
-            DispatchKind::Probe => Permit::Probe(batch.items),
-            DispatchKind::Pair if batch.calls > 1 => Permit::Pair,
-            DispatchKind::Control if batch.calls == 1 => Permit::Control,
-            DispatchKind::Pair | DispatchKind::Control | DispatchKind::Forward => Permit::Forward,
-        };
         // For the limiter, a single call is also one that shares no batch if no other call of its
         // key is in flight or queued.
         let unmergeable = batch.unbatched || batch.calls < 2 && !has_partner;
@@ -107,20 +100,19 @@ impl Adaptive {
             items: batch.items,
             calls: batch.calls,
             unmergeable,
-            permit,
+            permit: batch.permit(),
             queued: batch.queued,
             expected,
         };
         let mark = model.flow.on_dispatch(now, &start);
         model.backlog = batch.left >= u64::from(batch.items.max(1)) && others + 1 >= model.slots.in_use();
-        let explores_size = std::mem::take(&mut self.explores_size) && batch.kind == DispatchKind::Batch;
-        let explores =
-            explores_size || batch.is_retest || matches!(batch.kind, DispatchKind::Probe | DispatchKind::Pair);
-        let created_use = model.created_use;
+        let explores_size = std::mem::take(&mut self.explores_size);
+        let explores = explores_size && batch.kind == DispatchKind::Batch || batch.is_test();
         self.sends += 1;
         let sent_when_alone = self.flights.is_empty().then_some(self.sends);
-        self.flights
-            .insert(id, InFlight { flight, created_use, mark, due, predicted, sent_when_alone, batch, explores });
+        let created_use = model.created_use;
+        let sent = InFlight { flight, created_use, mark, due, predicted, sent_when_alone, batch, explores };
+        self.flights.insert(id, sent);
         known.then_some(due.0.saturating_sub(now.0))
     }
 
@@ -153,7 +145,6 @@ impl Adaptive {
         if let Some(key_model) = self.keys.get_mut(&batch.key) {
             key_model.requests_in_flight = key_model.requests_in_flight.saturating_sub(1);
         }
-        let in_flight = self.in_flight();
         // If the model was evicted since the dispatch, the class may have a new one, which did not
         // record the dispatch.
         let Some(model) = self.models.get_mut(&batch.class).filter(|model| model.created_use == created_use) else {
@@ -177,17 +168,23 @@ impl Adaptive {
             model.slots.set_count(limit);
         }
         if batch.kind == DispatchKind::Forward {
-            match observed.outcome {
-                BatchOutcome::Overloaded { .. } => self.admission.on_refusal(now, flight.sent_at(), in_flight),
-                BatchOutcome::Ok => self.admission.on_success(in_flight + 1),
-                _ => {}
-            }
+            self.update_admission(now, flight.sent_at(), observed);
         }
         // A call that cannot be merged may stream its response for an unbounded time, so only the
         // time to its first byte counts.
         let took = observed.first_byte.filter(|_| batch.unbatched).unwrap_or(observed.duration);
         observed.outcome == BatchOutcome::Ok
             && self.learn(now, (&flight, had_server_alone), &batch, nanos(took), limit_before.map(|_| queued))
+    }
+
+    /// Updates the limit on forwarded calls after the end of one that was sent at `sent`.
+    fn update_admission(&mut self, now: Tick, sent: Tick, observed: &Observation) {
+        let in_flight = self.in_flight();
+        match observed.outcome {
+            BatchOutcome::Overloaded { .. } => self.admission.on_refusal(now, sent, in_flight),
+            BatchOutcome::Ok => self.admission.on_success(in_flight + 1),
+            _ => {}
+        }
     }
 
     /// Updates the model with a batch that was answered successfully. Returns `true` if the sample

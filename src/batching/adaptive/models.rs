@@ -10,7 +10,7 @@ use super::super::arrivals::ArrivalEstimator;
 use super::super::batch::BatchId;
 use super::super::call::{CostClassId, KeyId, Weight};
 use super::super::cost::CostModel;
-use super::super::limiter::{ConcurrencyLimiter, InFlightExecution};
+use super::super::limiter::{ConcurrencyLimiter, InFlightExecution, Permit};
 use super::super::plan::{Plan, PlanSchedule};
 use super::super::slots::{SlotEstimator, SlotFlight};
 use super::super::stats::HoldReason;
@@ -163,6 +163,26 @@ impl ClassModel {
         self.plan = None;
         self.planned = None;
         self.due.on_server_change(self.batches);
+    }
+}
+
+// === impl Dispatch ===
+
+impl Dispatch {
+    /// Returns the permit of the limiter under which the batch was sent.
+    pub(super) const fn permit(&self) -> Permit {
+        match self.kind {
+            DispatchKind::Batch | DispatchKind::Plain => Permit::Share(self.items),
+            DispatchKind::Probe => Permit::Probe(self.items),
+            DispatchKind::Pair if self.calls > 1 => Permit::Pair,
+            DispatchKind::Control if self.calls == 1 => Permit::Control,
+            DispatchKind::Pair | DispatchKind::Control | DispatchKind::Forward => Permit::Forward,
+        }
+    }
+
+    /// Returns `true` if the batch was sent to test a ceiling, the limit, or whether merging pays.
+    pub(super) const fn is_test(&self) -> bool {
+        self.is_retest || matches!(self.kind, DispatchKind::Probe | DispatchKind::Pair)
     }
 }
 
