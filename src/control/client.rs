@@ -183,16 +183,17 @@ impl Client {
     /// Keeps the stream open until the process ends.
     pub async fn run(self, sidecar: Arc<dyn SidecarStreamHandler>) {
         let Self { mut config, clock, handle } = self;
-        let mut pace = backoff::Backoff::default();
+        let mut backoff = backoff::Backoff::default();
         let mut redirect_address = None;
         loop {
             let began = clock.now();
             let end = session::run_session(&mut config, clock, &handle, &*sidecar, redirect_address.take()).await;
+            // The controller's certificate may be issued by a CA of the other bundle.
             if end.reason == DisconnectReason::Certificate {
                 config.trust.switch_bundle();
             }
             let lived = end.open.map(|opened| clock.now().since(opened));
-            let again = pace.next_delay(&end, lived, clock.now().since(began), rand::random());
+            let again = backoff.next_delay(&end, lived, clock.now().since(began), rand::random());
             tracing::debug!(reason = end.reason.as_str(), message = end.message, ?again, "the control stream ended");
             sidecar.on_status(&StreamStatus::Lost { reason: end.reason, message: end.message, retry_in: again });
             redirect_address = end.redirect_address;

@@ -2,9 +2,9 @@
 //!
 //! A replica is ready when it can answer admission reviews: every mandatory kind was listed once
 //! and a certificate is loaded. Leadership does not matter, nor do optional kinds that the cluster
-//! lacks. A replica is alive while no kind is stuck: an API server that refuses requests or is
-//! unreachable does not fail the liveness probe, since a restart would not help. Ten minutes
-//! without any object or error for a kind do.
+//! lacks. A replica is alive while the watch of no kind is stuck: without any object or error for
+//! ten minutes. An API server that is unreachable or refuses requests causes errors, so it does not
+//! fail the liveness probe: a restart would not help.
 
 use std::fmt;
 use std::sync::Arc;
@@ -100,24 +100,25 @@ fn count_objects(cluster: &super::cluster_state::ClusterState, kind: WatchedKind
 /// Serves until shutdown is signalled.
 pub async fn serve(listener: TcpListener, health: HealthServer, mut stop: watch::Receiver<bool>) {
     let router = Router::new()
-        .route("/metrics", get(metrics))
-        .route("/livez", get(alive))
-        .route("/readyz", get(ready))
+        .route("/metrics", get(serve_metrics))
+        .route("/livez", get(serve_livez))
+        .route("/readyz", get(serve_readyz))
         .with_state(health);
     let stopped = async move { crate::wait_for_shutdown(&mut stop).await };
     serve_router(listener, router, stopped).await;
 }
 
-/// A page in a browser may not read the metrics through a forwarded port. Probes reveal little, and
-/// a kubelet may send any `Host`.
-async fn metrics(State(health): State<HealthServer>, request: Request) -> Response {
+/// Serves the metrics, except to a web page that reads them through a forwarded port, which its
+/// `Host` shows. The probes have no such check: they reveal little, and a kubelet may send any
+/// `Host`.
+async fn serve_metrics(State(health): State<HealthServer>, request: Request) -> Response {
     if !host::is_remote_or_loopback(&request) {
         return (StatusCode::FORBIDDEN, host::REFUSAL).into_response();
     }
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], health.render_metrics()).into_response()
 }
 
-async fn alive(State(health): State<HealthServer>) -> Response {
+async fn serve_livez(State(health): State<HealthServer>) -> Response {
     let stuck: Vec<&str> = health.shared.stuck_kinds().map(WatchedKind::as_str).collect();
     if stuck.is_empty() {
         return "ok\n".into_response();
@@ -126,7 +127,7 @@ async fn alive(State(health): State<HealthServer>) -> Response {
     (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
 }
 
-async fn ready(State(health): State<HealthServer>) -> Response {
+async fn serve_readyz(State(health): State<HealthServer>) -> Response {
     let reasons = health.unready_reasons();
     if reasons.is_empty() {
         return "ready\n".into_response();

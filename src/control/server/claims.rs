@@ -16,6 +16,7 @@ pub(super) const TOKEN_BYTES_MAX: usize = 8 << 10;
 /// The claims that are read from a token's payload.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Claims {
+    /// Audiences: the services that the token was issued for.
     #[serde(default, deserialize_with = "one_or_many")]
     pub(super) aud: Vec<String>,
     /// Expiry in seconds since the Unix epoch.
@@ -24,6 +25,7 @@ pub(super) struct Claims {
     bound: BoundObject,
 }
 
+/// The object that the token was issued for. The token is invalid once the object is deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 struct BoundObject {
     pod: Option<BoundPod>,
@@ -62,6 +64,7 @@ pub(super) fn parse_claims(token: &str) -> Option<Claims> {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()
 }
 
+/// Deserializes an audience: one string, or a list of strings (RFC 7519, section 4.1.3).
 fn one_or_many<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -1,9 +1,10 @@
 //! State learned by pods, kept as the initial state of new ones: by profile and node class, at most
 //! sixteen entries in a policy's status.
 //!
-//! A new pod on a node class that other pods know starts with their slots, their cost curve and
-//! their final settings instead of measuring everything again. The core gives this state little
-//! weight (`batching::Batcher::restore`), so the first batches correct a wrong start.
+//! A new pod on a node class on which other pods have run starts with their slots, their cost curve
+//! and the last settings of their slow loop, instead of measuring everything again. The core gives
+//! this state little weight (`batching::Batcher::restore`), so the first batches correct a wrong
+//! start.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ pub const POINTS_MAX: usize = 10;
 /// Maximum length of a class name in bytes. A class with a longer name is not kept, as in the
 /// sidecar's own state file.
 const NAME_MAX: usize = 256;
-/// Minimum number of batches from which on a pod's state is passed on.
+/// Minimum number of batches of a pod for its state to be passed on to new pods.
 const BATCHES_MIN: u64 = 100;
 /// Exploration rate of a new pod, in thousandths: it tries other numbers of slots as often as a pod
 /// without any state, since its server may be another build.
@@ -44,7 +45,7 @@ pub struct LearnedProfile {
     /// Cost curve of the cost class with most batches. A model server usually has one class that
     /// matters; the others are learned quickly.
     pub curve: Option<LearnedCurve>,
-    /// Final settings of the slow loop.
+    /// Last settings of the slow loop.
     pub settings: TunedSettings,
     /// Number of batches that the state was learned from.
     pub batches: u64,
@@ -98,9 +99,9 @@ pub fn initial_state(learned: &[LearnedProfile], profile: &str, node_class: &str
     if node_class.is_empty() {
         return None;
     }
-    let alike = || learned.iter().filter(|entry| entry.node_class == node_class);
-    let same = alike().find(|entry| entry.profile == profile);
-    let entry = same.or_else(|| alike().max_by_key(|entry| entry.at))?;
+    let of_class = || learned.iter().filter(|entry| entry.node_class == node_class);
+    let same = of_class().find(|entry| entry.profile == profile);
+    let entry = same.or_else(|| of_class().max_by_key(|entry| entry.at))?;
     Some(InitialState {
         // The settings depend on the limits of their profile too.
         settings: if same.is_some() { entry.settings } else { TunedSettings::default() },
@@ -119,8 +120,8 @@ pub fn initial_state(learned: &[LearnedProfile], profile: &str, node_class: &str
 /// write.
 ///
 /// Among pods with the same profile and node class, the one with most batches counts. If there are
-/// too many entries, the oldest are removed, and those of profiles in `keep`, which are in force or
-/// being tried, last.
+/// too many entries, the oldest are removed first, but those of profiles in `keep`, which are in
+/// force or being tried, after all others.
 #[must_use]
 pub fn update_entries(
     entries: &[LearnedProfile],
@@ -169,18 +170,19 @@ pub fn update_entries(
 // === impl LearnedProfile ===
 
 impl LearnedProfile {
-    /// Returns the entry without whatever exceeds the bounds of a status.
+    /// Returns the entry within the bounds of a status: without a curve of a class with a long name,
+    /// and with at most [`POINTS_MAX`] points.
     #[must_use]
     pub fn truncate_to_bounds(mut self) -> Self {
         self.curve = self.curve.filter(|curve| curve.class.len() <= NAME_MAX && !curve.points.is_empty());
         if let Some(curve) = &mut self.curve {
-            curve.thin();
+            curve.thin_points();
         }
         self
     }
 
-    /// Keeps the limit of the previous entry while the pod has not concluded one, since the pod may
-    /// be trying another limit.
+    /// Keeps the slots and the conclusion of the previous entry while the limiter of the pod has no
+    /// conclusion, since it may be testing another limit.
     fn keep_conclusion(self, before: &Self) -> Self {
         if self.limiter.is_some() {
             return self;
@@ -217,7 +219,7 @@ impl LearnedProfile {
 impl LearnedCurve {
     /// Reduces the curve to [`POINTS_MAX`] points: both ends, and between them sizes at similar
     /// ratios.
-    fn thin(&mut self) {
+    fn thin_points(&mut self) {
         self.points.sort_unstable();
         self.points.dedup_by_key(|point| point.0);
         while self.points.len() > POINTS_MAX {

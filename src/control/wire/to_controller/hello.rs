@@ -59,12 +59,13 @@ pub struct CapturedPort {
 // === impl Hello ===
 
 impl Hello {
-    /// Truncates all fields to the sizes that a genuine sidecar sends.
+    /// Truncates all fields to the sizes that a genuine sidecar sends, because any pod with a valid
+    /// token may send more.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         truncate_text(&mut self.version, NAME_BYTES_MAX);
         self.features.truncate(FEATURES_MAX);
-        self.features.iter_mut().for_each(|word| truncate_text(word, NAME_BYTES_MAX));
+        self.features.iter_mut().for_each(|feature| truncate_text(feature, NAME_BYTES_MAX));
         for name in [&mut self.pod.uid, &mut self.pod.name, &mut self.pod.namespace, &mut self.pod.node] {
             truncate_text(name, NAME_BYTES_MAX);
         }
@@ -77,6 +78,6 @@ impl Hello {
     /// Returns `true` if the sidecar supports `feature`.
     #[must_use]
     pub fn has_feature(&self, feature: &str) -> bool {
-        self.features.iter().any(|word| word == feature)
+        self.features.iter().any(|known| known == feature)
     }
 }

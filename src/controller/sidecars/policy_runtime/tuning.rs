@@ -1,4 +1,5 @@
-//! The slow loop of one policy: collects the observations of its pods, and keeps the proposals.
+//! The slow loop of one policy: collects the observations of its pods, passes them to `tuner`, and
+//! keeps its proposals, some of which the status publishes.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ pub(super) struct TuningLimits {
     pub(super) bounds: TuningBounds,
     /// The configured number of slots of a policy other than `Adaptive`. Only `Adaptive` learns how
     /// many executions the server runs concurrently and limits itself to them.
-    slots_by_hand: Option<u32>,
+    configured_slots: Option<u32>,
 }
 
 /// Observations of the pods that follow their configuration.
@@ -39,11 +40,11 @@ impl TuningLimits {
         let text = crate::injector::runtime_config(spec, &BTreeMap::new(), inputs.default_mode).to_string();
         let loaded = config::load(&text, &inputs.policy.meta.key.name).ok()?;
         let policy = config::build(Some(&loaded), &Overrides::default(), &MachineLimits::default()).ok()?;
-        let promise = (slo(inputs.spec), inputs.spec.has_latency_target());
+        let objective = (slo(inputs.spec), inputs.spec.has_latency_target());
         let scheduling = &policy.scheduling;
         Some(Self {
-            bounds: TuningBounds::new(inputs.spec.tuning.as_ref(), promise, &policy.limits),
-            slots_by_hand: (scheduling.policy != SchedulingPolicy::Adaptive).then_some(scheduling.slots),
+            bounds: TuningBounds::new(inputs.spec.tuning.as_ref(), objective, &policy.limits),
+            configured_slots: (scheduling.policy != SchedulingPolicy::Adaptive).then_some(scheduling.slots),
         })
     }
 }
@@ -60,12 +61,13 @@ impl PolicyRuntime {
         let bounds = |profile: &str| profiles.get(profile).unwrap_or(&requested).bounds.clone();
         let proposals = self.tuner.evaluate(inputs.now, bounds, &reports, &self.learned);
         for proposal in proposals {
-            let was = before.get(&proposal.pod).map(|before| before.proposal.settings).unwrap_or_default();
-            notify_of_change(inputs, &proposal, was, outputs);
+            let previous = before.get(&proposal.pod).map(|before| before.proposal.settings).unwrap_or_default();
+            notify_of_change(inputs, &proposal, previous, outputs);
             self.keep_proposal(inputs, proposal);
         }
         let proposals = &self.proposals;
         self.since.retain(|uid, _| proposals.contains_key(uid));
+        // Entries of profiles that new pods may still run are the last to be removed.
         let keep: Vec<&str> =
             [&self.rollout.current, &self.rollout.candidate].into_iter().filter_map(Option::as_deref).collect();
         if let Some(next) = update_entries(&self.learned, &learned, &keep, inputs.wall.0) {
@@ -85,20 +87,21 @@ impl PolicyRuntime {
         for (pod, machine) in &inputs.pods {
             let uid = pod.meta.uid.as_str();
             let Some(sidecar) = registry.get_mut(uid).filter(|sidecar| sidecar.is_following()) else { continue };
-            let counted = sidecar.take_observation(uid, machine, self.frozen.contains(uid));
+            let report = sidecar.take_observation(uid, machine, self.frozen.contains(uid));
             // Each pod is observed under the profile that it runs. A profile that cannot be
             // resolved is replaced by the requested one.
-            let under = found.profiles.entry(counted.profile.clone()).or_insert_with_key(|name| {
+            let limits = found.profiles.entry(report.profile.clone()).or_insert_with_key(|name| {
                 (inputs.profile)(name)
                     .and_then(|profile| TuningLimits::of(inputs, profile))
                     .unwrap_or_else(|| requested.clone())
             });
-            found.reports.push(GroupReport { slots: under.slots_by_hand.unwrap_or(counted.slots), ..counted });
+            found.reports.push(GroupReport { slots: limits.configured_slots.unwrap_or(report.slots), ..report });
             found.learned.extend(learned_convert::from_sidecar(sidecar, machine));
         }
         found
     }
 
+    /// Keeps the proposal for a pod, and the time since which the pod has its settings.
     fn keep_proposal(&mut self, inputs: &Inputs<'_>, proposal: PodProposal) {
         let settings = proposal.proposal.settings;
         let since = self.since.entry(proposal.pod.clone()).or_insert((settings, inputs.wall));
@@ -143,9 +146,9 @@ impl PolicyRuntime {
 }
 
 /// Adds an Event on the policy for changed settings.
-fn notify_of_change(inputs: &Inputs<'_>, proposal: &PodProposal, was: TunedSettings, outputs: &mut Outputs) {
+fn notify_of_change(inputs: &Inputs<'_>, proposal: &PodProposal, previous: TunedSettings, outputs: &mut Outputs) {
     let reason = &proposal.proposal.reason;
-    if !reason.code.is_change() || was == proposal.proposal.settings {
+    if !reason.code.is_change() || previous == proposal.proposal.settings {
         return;
     }
     outputs.moved.push(reason.code);

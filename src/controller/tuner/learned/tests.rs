@@ -72,7 +72,7 @@ fn a_pod_with_few_samples_is_ignored_and_small_moves_are_not_written() {
 #[test]
 fn a_curve_is_thinned_to_sizes_at_most_four_times_apart() {
     let mut curve = LearnedCurve { points: (1..=512).map(|n| (n, u64::from(n))).collect(), ..LearnedCurve::default() };
-    curve.thin();
+    curve.thin_points();
     let sizes: Vec<u32> = curve.points.iter().map(|point| point.0).collect();
     assert_eq!((sizes.len(), sizes[0], sizes[9]), (POINTS_MAX, 1, 512));
     assert!(sizes.windows(2).all(|pair| pair[1] <= 4 * pair[0]), "{sizes:?}");
