@@ -274,7 +274,7 @@ impl TextTokenizer {
             return Err(TokenError::TooLong { tokens: tokens + added, tokens_max: self.tokens_max });
         }
         let direction = direction.unwrap_or(self.direction);
-        let (first, second) = truncate_encoding::longest_first(first, second, room, direction);
+        let (first, second) = truncate_encoding::truncate_longest_first(first, second, room, direction);
         let encoding = self.tokenizer.post_process(first, second, true).map_err(failed)?;
         let (ids, type_ids) = (encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec());
         self.checked(TokenSequence { ids, type_ids, is_truncated })

@@ -1,4 +1,7 @@
-//! The kernels that a model needs, or the reason why there are none.
+//! Selection of the kernels for a model, or the reason why the GPU cannot execute it.
+//!
+//! Kernels exist for the options of common encoders. A model with another one can be executed on
+//! the CPU only.
 
 use super::storage_format::StorageFormat;
 use crate::activation::Activation;
@@ -7,12 +10,13 @@ use crate::error::LoadError;
 use crate::model::Model;
 use crate::pooling::Pooling;
 
-/// Maximum number of elements of a hidden state (`layer_norm.cuh`: registers of a warp).
+/// Maximum number of elements of a hidden state, which a warp keeps in its registers
+/// (`layer_norm.cuh`).
 pub(super) const HIDDEN_MAX: usize = 1024;
 /// Hidden and inner states have a multiple of this number of elements (`gemm.cu`: depth of a tile).
 pub(super) const DEPTH_STEP: usize = 32;
 
-/// Names of the kernels that depend on the model, and the format of all.
+/// Storage format of a model, and names of the kernels that differ between models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KernelChoice {
     pub(crate) storage: StorageFormat,
@@ -25,10 +29,11 @@ pub(crate) struct KernelChoice {
 // === impl KernelChoice ===
 
 impl KernelChoice {
-    /// Returns the kernels of a model.
+    /// Selects the kernels for a model.
     ///
     /// # Errors
-    /// There is no kernel for an option of the model. The error names the field.
+    /// There is no kernel for an option of the model. The error names its field in the
+    /// configuration.
     pub(crate) fn of_model(model: &Model) -> Result<Self, LoadError> {
         check_head(model)?;
         let config = model.config();
@@ -36,15 +41,17 @@ impl KernelChoice {
         let activation = match config.activation {
             Activation::Gelu => ["gemm_bias_gelu_erf_64", "gemm_bias_gelu_erf_128"],
             Activation::GeluTanh => ["gemm_bias_gelu_tanh_64", "gemm_bias_gelu_tanh_128"],
-            other => return Err(refuse(model, fields.activation, format!("{other:?}"), "gelu or gelu_new")),
+            other => {
+                return Err(unsupported_option(model, fields.activation, format!("{other:?}"), "gelu or gelu_new"));
+            }
         };
         if !config.hidden.is_multiple_of(DEPTH_STEP) || config.hidden > HIDDEN_MAX {
             let expected = format!("a multiple of {DEPTH_STEP} up to {HIDDEN_MAX}");
-            return Err(refuse(model, fields.hidden, config.hidden.to_string(), &expected));
+            return Err(unsupported_option(model, fields.hidden, config.hidden.to_string(), &expected));
         }
         if !config.intermediate.is_multiple_of(DEPTH_STEP) {
             let expected = format!("a multiple of {DEPTH_STEP}");
-            return Err(refuse(model, fields.intermediate, config.intermediate.to_string(), &expected));
+            return Err(unsupported_option(model, fields.intermediate, config.intermediate.to_string(), &expected));
         }
         let attention = match config.head_dim() {
             32 => "attention_32",
@@ -52,7 +59,7 @@ impl KernelChoice {
             128 => "attention_128",
             width => {
                 let found = format!("{} heads of {width} elements", config.heads);
-                return Err(refuse(model, fields.heads, found, "heads of 32, 64 or 128 elements"));
+                return Err(unsupported_option(model, fields.heads, found, "heads of 32, 64 or 128 elements"));
             }
         };
         Ok(Self { storage: StorageFormat::of_model(model), attention, activation, pooling: pooling_kernel(model)? })
@@ -65,8 +72,12 @@ fn pooling_kernel(model: &Model) -> Result<&'static str, LoadError> {
         Pooling::First => Ok("pool_first"),
         Pooling::Last => Ok("pool_last"),
         Pooling::Max => {
+            // The pooling is an option of sentence-transformers, which has a file of its own.
             let file = format!("{}/1_Pooling/config.json", model.name());
-            Err(LoadError { file, ..refuse(model, "pooling_mode", "max".to_owned(), "mean, cls or lasttoken") })
+            Err(LoadError {
+                file,
+                ..unsupported_option(model, "pooling_mode", "max".to_owned(), "mean, cls or lasttoken")
+            })
         }
     }
 }
@@ -76,19 +87,24 @@ fn check_head(model: &Model) -> Result<(), LoadError> {
     let has_kernels = |head: &&HeadConfig| head.activation == Activation::Tanh && head.pooling == HeadPooling::First;
     if model.config().architecture == Architecture::ModernBert {
         let expected = "BERT, RoBERTa, XLM-RoBERTa or DistilBERT";
-        return Err(refuse(model, "architectures", "ModernBERT".to_owned(), expected));
+        return Err(unsupported_option(model, "architectures", "ModernBERT".to_owned(), expected));
     }
     match model.head().filter(|head| !has_kernels(head)) {
         Some(head) => {
             let found = format!("a head with {:?}", head.activation);
-            Err(refuse(model, "architectures", found, "an encoder, or a head with Tanh over the first token"))
+            Err(unsupported_option(
+                model,
+                "architectures",
+                found,
+                "an encoder, or a head with Tanh over the first token",
+            ))
         }
         None => Ok(()),
     }
 }
 
-/// Returns the error of a field of `config.json`.
-fn refuse(model: &Model, field: &str, found: String, expected: &str) -> LoadError {
+/// Creates the error of an option without a kernel. `field` is its name in `config.json`.
+fn unsupported_option(model: &Model, field: &str, found: String, expected: &str) -> LoadError {
     LoadError {
         file: format!("{}/config.json", model.name()),
         place: format!("field `{field}`"),

@@ -1,16 +1,16 @@
-//! Truncation of encodings before the model's own tokens are added.
+//! Truncation of encodings before the special tokens of the model are added.
 //!
-//! The truncation of the `tokenizers` crate keeps what it leaves out, and combines the left-out
-//! pieces of both parts of a pair with each other: quadratic work for two long texts. Here, they
-//! are dropped before.
+//! The `tokenizers` crate keeps the pieces that its own truncation removes, and its post-processor
+//! combines those of both texts of a pair with each other, which is quadratic work for two long
+//! texts. Here, each text is cut alone, and the removed pieces are dropped before that step.
 
 use tokenizers::Encoding;
 use tokenizers::utils::truncation::TruncationDirection;
 
-/// Cuts an encoding, or a pair of them, to `room` tokens in total. Of a pair, tokens of the longer
-/// part are left out until both have the same length, then of both: the strategy `longest_first` of
-/// the `transformers` library.
-pub(super) fn longest_first(
+/// Cuts an encoding, or a pair of them, to `room` tokens in total. Of a pair, the longer text loses
+/// tokens until both have the same length, then both do: the strategy `longest_first` of the
+/// `transformers` library.
+pub(super) fn truncate_longest_first(
     mut first: Encoding,
     mut second: Option<Encoding>,
     room: usize,
@@ -24,23 +24,25 @@ pub(super) fn longest_first(
     (first, second)
 }
 
-/// Returns how many tokens of each part are kept. Of an odd number for two long parts, the second
-/// one gets the extra token if it is the longer one or both are equal, as in the `tokenizers` crate.
+/// Returns the numbers of tokens that are kept of the first and of the second text. If two long
+/// texts share an odd number, the longer one keeps the extra token, and the second one if both are
+/// equal, as in the `tokenizers` crate.
 fn split_room(first: usize, second: usize, room: usize) -> (usize, usize) {
     if first + second <= room {
         return (first, second);
     }
     let half = room / 2;
     let (shorter, is_swapped) = if first > second { (second, true) } else { (first, false) };
-    // The shorter part is kept whole if it fits into half of the room.
+    // The shorter text is kept whole if it fits into half of the room.
     let kept = if shorter <= half { (shorter, room - shorter) } else { (half, room - half) };
     if is_swapped { (kept.1, kept.0) } else { kept }
 }
 
+/// Cuts an encoding to at most `length` tokens.
 fn cut(encoding: &mut Encoding, length: usize, direction: TruncationDirection) {
     if encoding.len() > length {
         encoding.truncate(length, 0, direction);
-        // The pieces that were left out are not needed.
+        // The removed pieces are not needed.
         drop(encoding.take_overflowing());
     }
 }
@@ -50,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_of_the_longer_part_are_left_out_first() {
+    fn the_longer_text_loses_tokens_first() {
         assert_eq!(split_room(3, 4, 7), (3, 4));
         assert_eq!(split_room(3, 100, 10), (3, 7));
         assert_eq!(split_room(100, 3, 10), (7, 3));

@@ -7,19 +7,19 @@ use tokenizers::utils::truncation::TruncationDirection;
 pub enum Truncation {
     /// The input is refused.
     Refused,
-    /// Tokens are left out at the side that the files of the tokenizer state (`truncation_side`): at
-    /// the end, if they state none.
+    /// Tokens are removed at the side that the files of the tokenizer name (`truncation_side`), and
+    /// at the end if they name none.
     ModelSide,
-    /// Tokens at the beginning are left out.
+    /// Tokens are removed at the beginning.
     Left,
-    /// Tokens at the end are left out.
+    /// Tokens are removed at the end.
     Right,
 }
 
 // === impl Truncation ===
 
 impl Truncation {
-    /// Returns the side at which tokens are left out, where `own` is that of the tokenizer; `None` if
+    /// Returns the side at which tokens are removed, where `own` is that of the tokenizer; `None` if
     /// the input is refused.
     pub(super) fn direction(self, own: TruncationDirection) -> Option<TruncationDirection> {
         match self {
@@ -32,7 +32,7 @@ impl Truncation {
 }
 
 impl From<bool> for Truncation {
-    /// `true` truncates at the side of the model.
+    /// `true` truncates at the side of the model, and `false` refuses the input.
     fn from(truncates: bool) -> Self {
         if truncates { Self::ModelSide } else { Self::Refused }
     }
