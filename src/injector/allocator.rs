@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::ports::{ISTIO, PortCandidate, application_containers, declared};
+use super::ports::{ISTIO_PORTS, PortCandidate, application_containers, declared_ports};
 use super::{SkipReason, SkippedPod, probe_ports};
 
 /// First port number tried for the listener of a captured port.
@@ -32,8 +32,8 @@ impl PortAllocator {
     /// No port number is free.
     pub(super) fn new(pod: &Value, more: &[PortCandidate]) -> Result<Self, SkippedPod> {
         let dialled = application_containers(pod).flat_map(probe_ports::probe_ports);
-        let known = declared(pod).map(|port| port.number).chain(more.iter().map(|port| port.number));
-        let taken = known.chain(dialled).chain(ISTIO).collect();
+        let known = declared_ports(pod).map(|port| port.number).chain(more.iter().map(|port| port.number));
+        let taken = known.chain(dialled).chain(ISTIO_PORTS).collect();
         let mut numbers = Self { taken, metrics: 0, admin: 0 };
         numbers.metrics = numbers.allocate_from(METRICS)?;
         numbers.admin = numbers.allocate_from(ADMIN)?;

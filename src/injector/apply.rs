@@ -246,6 +246,6 @@ impl PodDraft {
         self.report.warnings.extend(plan.engine.iter().flat_map(|engine| engine.warnings.clone()));
         let policy = overrides.policy.as_ref()?;
         self.report.warnings.extend(policy::missing_profile(&policy.spec, context));
-        policy::profile(&policy.spec, context).map(|profile| profile.name.clone())
+        policy::find_profile(&policy.spec, context).map(|profile| profile.name.clone())
     }
 }

@@ -1,4 +1,6 @@
-//! Effective injection settings of one pod, which the planning and the manifests read.
+//! Effective injection settings of one pod: the result of its annotations, its policy and the
+//! defaults of the installation, in this order of precedence (`overrides`). The later steps of the
+//! injection read nothing else.
 
 use std::time::Duration;
 
@@ -8,12 +10,12 @@ use super::recipe::RecipeChoice;
 use super::{InjectionContext, NamedPolicy};
 use crate::api::v1alpha1::{CaptureMode, Mode, NativeSidecar, PortRef};
 
-/// Effective injection settings of one pod.
+/// Effective injection settings of one pod, as derived by `overrides::read`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct InjectionSettings {
     pub(super) capture: CaptureMode,
-    /// Ports to capture. If empty, every declared TCP port and every port that a Service or pool
-    /// leads to.
+    /// Ports to capture. If empty, these are every declared TCP port and every port that a Service
+    /// or an `InferencePool` leads to.
     pub(super) ports: Vec<PortRef>,
     pub(super) app_listen: Option<AppListen>,
     pub(super) recipe: RecipeChoice,
@@ -35,6 +37,7 @@ pub(super) struct InjectionSettings {
 // === impl InjectionSettings ===
 
 impl InjectionSettings {
+    /// Returns `true` if the sidecar is a native one.
     pub(super) fn is_native(&self, context: &InjectionContext) -> bool {
         match self.native {
             NativeSidecar::Always => true,

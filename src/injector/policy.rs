@@ -57,11 +57,12 @@ fn is_targeted(pod: &Value, context: &InjectionContext, spec: &BatchPolicySpec) 
         let (Some(kind), Some(name)) = (target.kind.as_deref(), target.name.as_deref()) else { return false };
         // Without a group, the reference matches any group that has the kind.
         let in_group = |group: &str| target.group.as_deref().is_none_or(|own| own == group);
-        let made = &context.workload;
-        if made.kind == kind && made.name == name && in_group(&made.group) {
+        let workload = &context.workload;
+        if workload.kind == kind && workload.name == name && in_group(&workload.group) {
             return true;
         }
         if kind == "InferenceService" && in_group("serving.kserve.io") {
+            // KServe names the workload of the pods itself, and labels them with the name of the service.
             return labels.get(INFERENCE_SERVICE).is_some_and(|service| service == name);
         }
         context.referrers.iter().any(|object| {
@@ -102,13 +103,15 @@ pub(super) fn initial_config_json(
 
 fn initial_config(overrides: &InjectionSettings, context: &InjectionContext) -> Value {
     let mut spec = overrides.policy.as_ref().map(|policy| policy.spec.clone()).unwrap_or_default();
-    if let Some(profile) = profile(&spec, context) {
+    if let Some(profile) = find_profile(&spec, context) {
         // A policy has either these keys or a profile. If both are present, the policy takes
         // precedence.
         spec.limits = spec.limits.take().or_else(|| profile.spec.limits.clone());
         spec.scheduling = spec.scheduling.take().or_else(|| profile.spec.scheduling.clone());
     }
-    let mut value = apply_annotations(spec, overrides.mode, overrides.drain_timeout, context.sidecar.mode);
+    let mut value = build_config(spec, overrides.mode, overrides.drain_timeout, context.sidecar.mode);
+    // The bounds of tuning apply to settings that the controller pushes, and it pushes the bounds with
+    // them.
     if let Some(map) = value.as_object_mut() {
         map.remove("tuning");
     }
@@ -116,20 +119,22 @@ fn initial_config(overrides: &InjectionSettings, context: &InjectionContext) -> 
 }
 
 /// Returns the configuration of a running sidecar: the sidecar's part of the policy, overridden by
-/// the pod's annotations, of which invalid ones are ignored. `otherwise` is the mode if neither
-/// sets one.
+/// the pod's annotations, of which invalid ones are ignored. `default_mode` applies if
+/// neither sets a mode.
 #[must_use]
-pub fn runtime_config(spec: BatchPolicySpec, annotations: &BTreeMap<String, String>, otherwise: Mode) -> Value {
+pub fn runtime_config(spec: BatchPolicySpec, annotations: &BTreeMap<String, String>, default_mode: Mode) -> Value {
     let (mode, drain) = runtime_settings(annotations);
-    let under = spec.injection.as_ref().and_then(|injection| injection.drain_timeout.as_ref());
-    let drain = drain.or_else(|| config::parse_duration(&under?.0));
-    apply_annotations(spec, mode, drain, otherwise)
+    let policy_drain = spec.injection.as_ref().and_then(|injection| injection.drain_timeout.as_ref());
+    let drain = drain.or_else(|| config::parse_duration(&policy_drain?.0));
+    build_config(spec, mode, drain, default_mode)
 }
 
-fn apply_annotations(mut spec: BatchPolicySpec, mode: Option<Mode>, drain: Option<Duration>, otherwise: Mode) -> Value {
+/// Returns the part of a policy that concerns the sidecar, with the mode and the drain timeout that
+/// annotations set.
+fn build_config(mut spec: BatchPolicySpec, mode: Option<Mode>, drain: Option<Duration>, default_mode: Mode) -> Value {
     match (mode, &spec.mode) {
         (Some(mode), _) => spec.mode = Some(OpenEnum::Known(mode)),
-        (None, None) if otherwise != Mode::Batch => spec.mode = Some(OpenEnum::Known(otherwise)),
+        (None, None) if default_mode != Mode::Batch => spec.mode = Some(OpenEnum::Known(default_mode)),
         _ => {}
     }
     if let Some(limit) = drain {
@@ -154,11 +159,12 @@ fn apply_annotations(mut spec: BatchPolicySpec, mode: Option<Mode>, drain: Optio
 /// Returns a warning if the profile of a policy does not exist.
 pub(super) fn missing_profile(spec: &BatchPolicySpec, context: &InjectionContext) -> Option<String> {
     let name = spec.profile_ref.as_ref()?.name.as_deref()?;
-    let missing = profile(spec, context).is_none();
+    let missing = find_profile(spec, context).is_none();
     missing.then(|| format!("BatchProfile {name} does not exist: the defaults apply until it does"))
 }
 
-pub(super) fn profile<'a>(spec: &BatchPolicySpec, context: &'a InjectionContext) -> Option<&'a NamedProfile> {
+/// Returns the profile that a policy refers to, if it exists.
+pub(super) fn find_profile<'a>(spec: &BatchPolicySpec, context: &'a InjectionContext) -> Option<&'a NamedProfile> {
     let name = spec.profile_ref.as_ref()?.name.as_deref()?;
     context.profiles.iter().find(|profile| profile.name == name)
 }

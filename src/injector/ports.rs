@@ -11,7 +11,7 @@ use super::names::is_assigned_name;
 
 /// Names of the containers of other proxies. If their ports were captured, the scraping of their
 /// metrics and their health checks would fail.
-const PROXIES: [&str; 9] = [
+const PROXY_CONTAINERS: [&str; 9] = [
     "istio-proxy",
     "linkerd-proxy",
     "queue-proxy",
@@ -25,7 +25,7 @@ const PROXIES: [&str; 9] = [
 
 /// Ports of Istio's proxy (istio.io, "Ports used by Istio"). They are listed here because Istio's
 /// webhook may run later, so that no container of the pod declares them yet.
-pub(super) const ISTIO: [u16; 11] = [15000, 15001, 15002, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090];
+pub(super) const ISTIO_PORTS: [u16; 11] = [15000, 15001, 15002, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090];
 
 /// Maximum number of captured ports per sidecar, equal to that of the proxy (`--capture`).
 pub(super) const CAPTURED_MAX: usize = 64;
@@ -43,7 +43,8 @@ pub(super) struct PortCandidate {
 
 /// Returns the application's containers: all except those of other proxies.
 pub(super) fn application_containers(pod: &Value) -> impl Iterator<Item = &Value> {
-    let is_application = |container: &&Value| text(container, &["name"]).is_some_and(|name| !PROXIES.contains(&name));
+    let is_application =
+        |container: &&Value| text(container, &["name"]).is_some_and(|name| !PROXY_CONTAINERS.contains(&name));
     list(pod, &["spec", "containers"]).iter().filter(is_application)
 }
 
@@ -59,7 +60,7 @@ pub(super) fn uncapturable_containers(pod: &Value) -> impl Iterator<Item = &Valu
 
 /// Returns the containers of other proxies in `spec.containers`.
 fn proxy_containers(pod: &Value) -> impl Iterator<Item = &Value> {
-    let is_proxy = |container: &&Value| text(container, &["name"]).is_some_and(|name| PROXIES.contains(&name));
+    let is_proxy = |container: &&Value| text(container, &["name"]).is_some_and(|name| PROXY_CONTAINERS.contains(&name));
     list(pod, &["spec", "containers"]).iter().filter(is_proxy)
 }
 
@@ -78,7 +79,7 @@ pub(super) fn container_ports(container: &Value) -> impl Iterator<Item = PortCan
 
 /// Returns every TCP port that any container of the pod declares, whether or not it may be
 /// captured.
-pub(super) fn declared(pod: &Value) -> impl Iterator<Item = PortCandidate> + '_ {
+pub(super) fn declared_ports(pod: &Value) -> impl Iterator<Item = PortCandidate> + '_ {
     application_containers(pod).chain(uncapturable_containers(pod)).flat_map(container_ports)
 }
 

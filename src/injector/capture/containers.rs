@@ -117,8 +117,9 @@ pub(super) fn extend_loopback(options: &CaptureOptions<'_>, decided: &mut Vec<Po
 /// Extends mode `Loopback` to the undeclared ports that a container connects to itself.
 fn extend_undeclared(options: &CaptureOptions<'_>, container: &Value, name: &str, decided: &mut Vec<PortDecision>) {
     // Istio rewrites the probes of a pod to a port of its proxy.
-    let declared =
-        |number: u16| ports::declared(options.pod).any(|port| port.number == number) || ports::ISTIO.contains(&number);
+    let declared = |number: u16| {
+        ports::declared_ports(options.pod).any(|port| port.number == number) || ports::ISTIO_PORTS.contains(&number)
+    };
     for number in probe_ports::probe_ports(container).into_iter().filter(|number| !declared(*number)) {
         match decided.iter_mut().find(|known| known.port.number == number) {
             Some(known) if known.port.container == name => known.mode = PortCapture::Loopback,

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::EnginePort;
 use crate::access::{list, text};
 use crate::api::v1alpha1::PortRef;
-use crate::ports::{ISTIO, PortCandidate, declared};
+use crate::ports::{ISTIO_PORTS, PortCandidate, declared_ports};
 use crate::probe_ports::{probe_ports, scraped_ports};
 use crate::{SkipReason, SkippedPod, referrers};
 
@@ -33,7 +33,7 @@ pub(super) struct PortSelection {
 /// # Errors
 /// A container uses a port that the engine needs, or there are too many.
 pub(super) fn select(pod: &Value, objects: &[Value], requested: &[PortRef]) -> Result<PortSelection, SkippedPod> {
-    let theirs: Vec<PortCandidate> = declared(pod).collect();
+    let theirs: Vec<PortCandidate> = declared_ports(pod).collect();
     let (mut notes, mut warnings) = (Vec::new(), Vec::new());
     let (mut numbers, mut names): (Vec<u16>, Vec<String>) = if requested.is_empty() {
         let is_free = |number: &u16| theirs.iter().all(|port| port.number != *number);
@@ -81,8 +81,8 @@ pub(super) fn select(pod: &Value, objects: &[Value], requested: &[PortRef]) -> R
 /// of the declared ports, each once.
 pub(super) fn of_other_containers(pod: &Value) -> (Vec<u16>, Vec<String>) {
     let dialled = probed_ports(pod).map(|(_, number)| number);
-    let mut numbers: Vec<u16> = declared(pod).map(|port| port.number).chain(dialled).collect();
-    let mut names: Vec<String> = declared(pod).filter_map(|port| port.name).collect();
+    let mut numbers: Vec<u16> = declared_ports(pod).map(|port| port.number).chain(dialled).collect();
+    let mut names: Vec<String> = declared_ports(pod).filter_map(|port| port.name).collect();
     numbers.sort_unstable();
     numbers.dedup();
     names.sort_unstable();
@@ -103,7 +103,8 @@ fn probed_ports(pod: &Value) -> impl Iterator<Item = (&str, u16)> {
 fn add_numbers(pod: &Value, numbers: &mut Vec<u16>, names: usize) {
     let (taken, _) = of_other_containers(pod);
     while numbers.len() < names.min(PORTS_MAX + 1) {
-        let is_free = |number: &u16| !taken.contains(number) && !numbers.contains(number) && !ISTIO.contains(number);
+        let is_free =
+            |number: &u16| !taken.contains(number) && !numbers.contains(number) && !ISTIO_PORTS.contains(number);
         let Some(number) = (PORT_DEFAULT..=u16::MAX).find(is_free) else { return };
         numbers.push(number);
     }
