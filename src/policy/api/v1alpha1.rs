@@ -6,7 +6,7 @@
 //! fields are the user-facing reference: the descriptions of the CRDs and `docs/configuration.md`
 //! are generated from them.
 
-#![expect(clippy::duplicated_attributes, reason = "the columns share few types, and each declares its own")]
+#![expect(clippy::duplicated_attributes, reason = "columns of the same type repeat its attribute")]
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Declares structs of which every key is optional, and left out of the JSON if it is absent or an
-/// empty list.
+/// Declares structs in which every key is optional. A key is omitted from the JSON if it is absent
+/// or an empty list.
 macro_rules! optional_keys {
     ($(
         $(#[$attribute:meta])*
@@ -331,8 +331,7 @@ optional_keys! {
         /// learned from its errors, applies as well. The smallest limit takes precedence.
         pub batch_items_max: Option<u32>,
         /// Maximum weight of a batch: in tokens for text, in rows for tensors, or in the unit of
-        /// `generic.weight`. If absent, the
-        /// weight is not limited.
+        /// `generic.weight`. If absent, the weight is not limited.
         pub batch_weight_max: Option<u64>,
         /// Maximum size of the request of a batch.
         pub batch_bytes_max: Option<SizeText>,

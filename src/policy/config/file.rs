@@ -24,6 +24,7 @@ pub struct LoadedPolicy {
     pub spec: BatchPolicySpec,
     /// Remarks about the contents.
     pub notices: Vec<Notice>,
+    /// The validated contents, from which `spec` is converted.
     pub(super) json: Json,
     /// Line of each key, by path.
     pub(super) lines: BTreeMap<String, usize>,
@@ -44,10 +45,10 @@ pub enum Origin {
     Controller,
 }
 
-/// Reason that no policy could be loaded.
+/// Error of reading or parsing a policy.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The file cannot be read at all.
+    /// The file cannot be read.
     #[error("cannot read {path}: {error}")]
     Unreadable {
         /// Path of the file, as given.
@@ -156,10 +157,10 @@ impl Origin {
 // === impl LoadedPolicy ===
 
 impl LoadedPolicy {
-    /// Converts the settings to those of a pod, from its snapshot or its state folder. Sockets,
-    /// TLS, log and state folder of the process are set by the injection alone, whatever a policy
-    /// for many pods contains. Notices are dropped, because keys that are ignored outside a cluster
-    /// have a meaning here.
+    /// Converts the settings to those of a pod, from its snapshot, its state folder or the
+    /// controller. Keys of [`LOCAL_PROXY_KEYS`] are removed with a notice: a policy applies to many
+    /// pods, and the injection sets sockets, TLS, log and state folder of each. Earlier notices are
+    /// dropped, because keys that are ignored outside a cluster have a meaning here.
     #[must_use]
     pub fn into_pod_settings(mut self, origin: Origin) -> Self {
         self.origin = origin;
@@ -196,7 +197,7 @@ impl LoadedPolicy {
 // === impl LoadError ===
 
 impl LoadError {
-    /// Formats the error for people, with snippets if a text is available.
+    /// Formats the error for a terminal, with snippets if a text is available.
     #[must_use]
     pub fn render(&self, colour: bool) -> String {
         match self {

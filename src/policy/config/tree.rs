@@ -67,8 +67,9 @@ pub(super) fn parse(text: &str) -> Result<YamlNode, ParseError> {
         let message = format!("the file has {} bytes; the limit is {FILE_BYTES_MAX}", text.len());
         return Err(ParseError { at: Span::default(), message });
     }
-    // `budget!` keeps the defaults of fields that another crate could add to the struct by enabling
-    // a feature of `serde_saphyr`.
+    // Policies need no aliases or anchors. Their limits bound the work for a small file in which
+    // aliases multiply. `budget!` keeps the defaults of fields that another crate could add to the
+    // struct by enabling a feature of `serde_saphyr`.
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_depth: DEPTH_MAX,
@@ -89,12 +90,12 @@ pub(super) fn parse(text: &str) -> Result<YamlNode, ParseError> {
         strict_booleans: true,
         with_snippet: false,
     };
-    serde_saphyr::from_str_with_options::<Spanned<RawValue>>(text, options).map(|raw| node(text, raw)).map_err(
+    serde_saphyr::from_str_with_options::<Spanned<RawValue>>(text, options).map(|raw| build_node(text, raw)).map_err(
         |error| {
             let at = error.location().map(|location| to_span(text, location)).unwrap_or_default();
             let message = match error.without_snippet() {
                 serde_saphyr::Error::MultipleDocuments { .. } => "a file can contain only one YAML document".to_owned(),
-                other => without_place(&other.to_string()),
+                other => strip_position(&other.to_string()),
             };
             ParseError { at, message }
         },
@@ -114,8 +115,9 @@ enum RawValue {
 
 struct RawVisitor;
 
-/// Attaches positions, and restores the written text of a scalar that was interpreted.
-fn node(source: &str, raw: Spanned<RawValue>) -> YamlNode {
+/// Builds the tree: attaches positions, and restores the written text of a scalar that was
+/// interpreted.
+fn build_node(source: &str, raw: Spanned<RawValue>) -> YamlNode {
     let at = to_span(source, raw.referenced);
     let defined = to_span(source, raw.defined);
     let written = source.get(defined.offset..defined.offset + defined.len).unwrap_or_default();
@@ -126,10 +128,10 @@ fn node(source: &str, raw: Spanned<RawValue>) -> YamlNode {
             YamlValue::Scalar { text, plain: true }
         }
         RawValue::Text(text) => YamlValue::Scalar { plain: !written.starts_with(['"', '\'', '|', '>']), text },
-        RawValue::List(items) => YamlValue::List(items.into_iter().map(|item| node(source, item)).collect()),
-        RawValue::Map(entries) => {
-            YamlValue::Map(entries.into_iter().map(|(key, value)| (node(source, key), node(source, value))).collect())
-        }
+        RawValue::List(items) => YamlValue::List(items.into_iter().map(|item| build_node(source, item)).collect()),
+        RawValue::Map(entries) => YamlValue::Map(
+            entries.into_iter().map(|(key, value)| (build_node(source, key), build_node(source, value))).collect(),
+        ),
     };
     YamlNode { at, value }
 }
@@ -156,7 +158,7 @@ fn to_span(source: &str, location: Location) -> Span {
 }
 
 /// Removes the position at the end of the parser's message, because it is shown beside the snippet.
-fn without_place(message: &str) -> String {
+fn strip_position(message: &str) -> String {
     message.rsplit_once(" at line ").map_or(message, |(text, _)| text).to_owned()
 }
 
@@ -164,7 +166,7 @@ fn without_place(message: &str) -> String {
 
 impl YamlNode {
     /// Creates a scalar without a position, from a flag or the environment.
-    pub(super) fn given(text: &str) -> Self {
+    pub(super) fn from_text(text: &str) -> Self {
         Self { at: Span::default(), value: YamlValue::Scalar { text: text.to_owned(), plain: true } }
     }
 

@@ -510,7 +510,7 @@ proptest! {
             // compared here.
             let node = match value_type {
                 ValueType::Quantity(_) => crate::config::tree::parse(&json!(text).to_string()).unwrap(),
-                _ => crate::config::tree::YamlNode::given(&text),
+                _ => crate::config::tree::YamlNode::from_text(&text),
             };
             let taken = check.value(value_type, &node, path).is_some();
             prop_assert_eq!(!wrong, taken, "{} {:?}", path, text);

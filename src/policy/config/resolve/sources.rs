@@ -62,10 +62,10 @@ fn injection_flag(overrides: &Overrides) -> Option<&'static str> {
 /// key, and findings contain the name of the flag or variable.
 fn apply_overrides(json: &mut Json, sources: &mut SettingSources, overrides: &Overrides) -> Vec<Finding> {
     let one = |given: &Option<SourcedValue<String>>| {
-        given.as_ref().map(|given| (YamlNode::given(&given.value), given.source.clone()))
+        given.as_ref().map(|given| (YamlNode::from_text(&given.value), given.source.clone()))
     };
     let listen = overrides.listen.as_ref().map(|given| {
-        let items = given.value.iter().map(|address| YamlNode::given(address)).collect();
+        let items = given.value.iter().map(|address| YamlNode::from_text(address)).collect();
         (YamlNode { at: Span::default(), value: YamlValue::List(items) }, given.source.clone())
     });
     let all = [
