@@ -1,19 +1,19 @@
 //! Counts of the code points of a JSON string by script, in one pass and without decoding.
 //!
-//! Tokenizers need about as many tokens for a code point as its script is rare in their training
-//! data. The class of a code point follows from the first byte of its encoding, so whole texts are
-//! classified by comparisons of bytes.
+//! The rarer a script is in the training data of a tokenizer, the more tokens a code point of it
+//! takes (`tokens`). The class of a code point follows from the first byte of its UTF-8 encoding,
+//! so whole texts are classified by comparisons of bytes.
 
 use super::text::decode_unicode_escape;
 
-/// Bytes that are counted at once: the largest count that a byte holds, so that the compiler can
-/// compare and add many bytes in one instruction.
+/// Number of bytes that are counted at once: the largest count that fits into a byte, so that the
+/// compiler can compare and add many bytes in one instruction.
 const CHUNK: usize = 255;
 /// First bytes of Latin letters beyond ASCII, with modifiers: U+0080 to U+02FF.
 const LATIN: std::ops::RangeInclusive<u8> = 0xc2..=0xcb;
 /// First bytes of kana, Chinese characters and Hangul: U+3000 to U+DFFF.
 const CJK: std::ops::RangeInclusive<u8> = 0xe3..=0xed;
-/// First byte of the last block of the basic plane: compatibility and full-width forms.
+/// First byte of U+F000 to U+FFFF: mostly compatibility and full-width forms.
 const FULL_WIDTH: u8 = 0xef;
 
 /// Numbers of code points by script.
@@ -78,7 +78,8 @@ impl ScriptCounts {
 
 /// Returns the number of bytes of a chunk that satisfy the predicate.
 fn count(chunk: &[u8], holds: impl Fn(u8) -> bool) -> u64 {
-    // The sum of a chunk does not wrap; a checked addition could not be vectorised.
+    // The sum of a chunk of at most `CHUNK` bytes does not wrap. A checked addition could not be
+    // vectorised.
     u64::from(chunk.iter().fold(0_u8, |sum, byte| sum.wrapping_add(u8::from(holds(*byte)))))
 }
 

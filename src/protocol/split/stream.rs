@@ -1,11 +1,11 @@
 //! Splits the streamed response to a shared call among its members, chunk by chunk.
 //!
-//! A chunk has one result, whose index selects the member. It is written with the member's own
-//! index and id; all its other bytes are preserved. The stream of a member ends with its last
-//! result, so it never waits for that of another one.
+//! A chunk has a piece of one result, and the index of the result selects the member. The chunk is
+//! written with the index and id that the member would receive alone; all its other bytes are
+//! preserved. The stream of a member ends with its own last result, and waits for no other member.
 //!
-//! The first chunk is validated like a complete response, and a stream that fails before it can be
-//! isolated. From then on, members have received bytes:
+//! The first chunk is validated like a complete response. If the stream fails before it is written,
+//! the batch is isolated. From then on, members have received bytes, and nothing is sent again:
 //!
 //! - A chunk that belongs to no result ends all streams with an error.
 //! - A member of a chunk that may quote an input is left out. Ending the streams instead would cost
@@ -95,8 +95,8 @@ impl Endpoint {
     /// order in which they were written. Also returns the head for each of them.
     ///
     /// # Errors
-    /// The response is no stream of events, or not one that can be split. No client may receive any
-    /// part of it.
+    /// The response is not a stream of events, or cannot be split. No client may receive any part of
+    /// it.
     pub fn begin_stream(
         self: &Arc<Self>,
         calls: Vec<Arc<Call>>,
@@ -131,7 +131,7 @@ impl Endpoint {
         let split = StreamSplit {
             endpoint: self.clone(),
             calls,
-            // Only its ids are needed.
+            // Only the ids are needed.
             sent: SharedRequest { body: Bytes::new(), ..sent },
             options,
             buffer: EventBuffer::default(),
@@ -174,7 +174,7 @@ impl StreamSplit {
         self.streams.iter().all(MemberStream::is_over)
     }
 
-    /// Returns the next step that follows from the bytes that were added. `None` if more are
+    /// Returns the next step that follows from the bytes that were added, or `None` if more are
     /// needed.
     ///
     /// # Errors
@@ -183,12 +183,13 @@ impl StreamSplit {
         if let Some(step) = self.next.take() {
             return Ok(Some(step));
         }
-        // An event larger than the maximum is no chunk of a known server.
+        // No known server sends an event larger than the maximum.
         while let Some(event) = self.buffer.next_event().map_err(|_| MismatchKind::NotJson)? {
             let step = match event.content() {
                 EventContent::Empty => None,
                 EventContent::Unknown => return Err(MismatchKind::Shape.into()),
-                // Before the first chunk, the batch may have to be isolated.
+                // Before the first chunk, nothing may be written, because the batch may have to be
+                // isolated.
                 EventContent::Comment if !self.is_open => {
                     self.early_comment = Some(self.shared_comment(&event));
                     None
@@ -232,8 +233,9 @@ impl StreamSplit {
     ) -> Result<Option<StreamStep>, ResponseMismatch> {
         match Chunk::read(doc, &self.endpoint.shape)? {
             Chunk::NoResult(usage) => {
-                // Totals that a member would receive alone are missing. Those of later streams are
-                // not, because a server that reports them gets no more batches.
+                // If the totals have a number of cached tokens, the members miss theirs, because it
+                // is not the sum (vLLM). The mismatch ends the merging of such calls, so that later
+                // ones receive it.
                 usage.map_or(Ok(()), |usage| plan::check_cached_tokens(doc, usage, &self.endpoint.shape))?;
                 Ok(None)
             }
@@ -253,18 +255,18 @@ impl StreamSplit {
         let mut owner = owner.filter_map(|(member, stream)| Some((member, stream.own_result(chunk.result)?)));
         let (member, own) = owner.next().ok_or(MismatchKind::Index)?;
         let counts = chunk.usage.and_then(|usage| ChunkCounts::read(doc, usage));
-        // Without numbers in every chunk, those at the end of the member would be wrong.
+        // The members request totals, which are added up from the numbers in every chunk.
         if self.options.include_usage && counts.is_none() {
             return Err(MismatchKind::Usage.into());
         }
         let cuts = self.check_envelope(doc, &chunk, member, evidence)?;
         let Some(stream) = self.streams.get_mut(member) else { return Err(MismatchKind::Index.into()) };
-        // A second end, or a piece after it: the server numbers its results differently.
+        // A piece of a result that has ended: the server numbers its results differently.
         if stream.is_over() || !stream.on_chunk(own, chunk.is_last, counts) {
             return Err(MismatchKind::Index.into());
         }
         let is_last = stream.is_over();
-        // An id that may quote an input is left out, so nothing is derived from it.
+        // No id is derived from one that may quote an input and is therefore cut.
         if !cuts.iter().any(|cut| chunk.id.is_some_and(|id| contains(*cut, id))) {
             self.set_id(doc, &chunk, member);
         }
@@ -272,8 +274,8 @@ impl StreamSplit {
         Ok(StreamStep::Member { member, bytes: Bytes::from(bytes), is_last })
     }
 
-    /// Writes a chunk for its member and, if its stream ends with it, the numbers of its tokens and
-    /// the end.
+    /// Writes a chunk for its member and, if the member's stream ends with it, the totals of tokens
+    /// and the end of the stream.
     fn write_chunk(
         &self,
         event: &Event,
@@ -290,7 +292,8 @@ impl StreamSplit {
         let mut out = Vec::with_capacity(event.bytes().len() + 64);
         let mut chunk_edits = edits.clone();
         chunk_edits.push((chunk.index, index.as_bytes()));
-        // Numbers that the member would not receive alone, as in a response without them.
+        // Numbers of tokens that the member would not receive in this chunk alone, or that contain
+        // anything else, are replaced with null.
         let has_counts = self.endpoint.shape.generation.is_some_and(|generation| generation.ends_with_counts);
         let are_own = self.options.continuous_usage || has_counts;
         let is_kept = are_own && counts.is_some_and(|counts| counts.is_plain);

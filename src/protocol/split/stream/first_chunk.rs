@@ -28,8 +28,8 @@ pub struct FirstChunk {
 // === impl FirstChunk ===
 
 impl FirstChunk {
-    /// Creates a reader for a response with this head. `None` if the response is no stream, or if
-    /// no more evidence about the merge key of the call is needed.
+    /// Creates a reader for a response with this head. Returns `None` if the response is not a
+    /// stream, or if no more evidence about the merge key of the call is needed.
     #[must_use]
     pub fn begin(
         endpoint: &Arc<Endpoint>,
@@ -41,6 +41,7 @@ impl FirstChunk {
             && status == StatusCode::OK
             && headers::is_event_stream(headers)
             && !has_content_coding(headers);
+        // The same rule as for complete responses (`Endpoint::observe_document`).
         let is_evidence = is_stream && (!endpoint.idempotent || evidence.is_observed(call));
         is_evidence.then(|| Self {
             endpoint: endpoint.clone(),
@@ -59,7 +60,7 @@ impl FirstChunk {
                 Ok(Some(event)) if self.on_event(&event, evidence) => return true,
                 Ok(Some(_)) => {}
                 Ok(None) => return false,
-                // An event larger than the maximum is no chunk of a known server.
+                // No known server sends an event larger than the maximum.
                 Err(_) => return true,
             }
         }
@@ -80,7 +81,7 @@ impl FirstChunk {
             EventContent::Data { data, .. } => event.text(data),
         };
         match Chunk::read(data, &self.endpoint.shape) {
-            // Skipped in the response to a batch as well.
+            // Such a chunk is skipped in a batch response too, so it needs no evidence.
             Ok(Chunk::NoResult(_)) => return false,
             Ok(Chunk::Error) | Err(_) => {}
             Ok(Chunk::Result(_)) => {
