@@ -13,8 +13,8 @@ use crate::telemetry::Metrics;
 use crate::telemetry::names::FloodReason;
 
 /// Maximum time in which the calls of a flooded connection are answered. Acknowledgements of PINGs
-/// are not read meanwhile, so that hyper would close the connection itself after
-/// `proxy.client.http2.pingTimeout`, which is 10 s by default.
+/// are not read meanwhile, so hyper would close the connection after
+/// `proxy.client.http2.pingTimeout` in any case, which is 10 s by default.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 /// Time from the last response to the close. The kernel discards what the client has not received
 /// when a connection is closed on which bytes are unread.
@@ -35,6 +35,7 @@ pub(super) struct FloodEvent {
 #[derive(Debug, Default)]
 pub(super) struct FloodLog(Mutex<LineWindow>);
 
+/// The connections since the last log line.
 #[derive(Debug, Default)]
 struct LineWindow {
     /// Instant of the last line.
@@ -50,8 +51,10 @@ impl FloodEvent {
         Self { reason, since }
     }
 
-    /// Returns the instant at which the connection is closed. `owes_response` is `true` if a call
-    /// waits for its response, and `moved_at` is the instant of the last write.
+    /// Returns the instant at which the connection is closed: [`LINGER`] after the last response,
+    /// and [`ANSWER_TIME_MAX`] after the flood at the latest. `owes_response` is `true` if a call
+    /// waits for its response. `moved_at` is the instant at which bytes moved last, which after the
+    /// flood are written ones.
     pub(super) fn close_at(self, owes_response: bool, moved_at: Tick) -> Tick {
         let latest = self.since.after(ANSWER_TIME_MAX);
         if owes_response { latest } else { latest.min(self.since.max(moved_at).after(LINGER)) }

@@ -24,15 +24,15 @@ use crate::frames::PREFACE;
 use crate::memory::EvictedError;
 use crate::tls::{self, AlpnProtocols};
 
-/// Maximum time for a server to send its HTTP/2 SETTINGS.
-const PROBE_LIMIT: Duration = Duration::from_millis(250);
+/// Maximum time for a server to send its HTTP/2 SETTINGS to a probe.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(250);
 /// Interval and timeout of pings on a connection with calls in flight, so that a lost peer is
 /// detected. The values equal those of the downstream side.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// HTTP/2 flow control windows of the upstream: a response of the default maximum size is received
-/// without a stall on loopback.
-const WINDOW: u32 = 4 << 20;
+/// HTTP/2 flow control windows for responses of the upstream: one of the default maximum size is
+/// received without a stall on loopback.
+const RECEIVE_WINDOW: u32 = 4 << 20;
 
 /// The sender for calls on one HTTP/2 connection.
 pub(super) type Http2Sender = http2::SendRequest<Body>;
@@ -120,7 +120,8 @@ impl Inner {
         mut request: Request<Body>,
         http2: bool,
     ) -> Result<Response<Incoming>, SendError> {
-        // Such a call has no form in HTTP/1, so the probe must not be late.
+        // The call is from an HTTP/2 client, and may have a form that only HTTP/2 has: an authority
+        // in its target, or cookies in several fields. So it waits for the result of the probe.
         if request.version() == Version::HTTP_2 {
             self.probe_http2().await;
         }
@@ -148,6 +149,7 @@ impl Inner {
         Ok(response)
     }
 
+    /// Opens an HTTP/1 connection.
     pub(super) async fn open_http1(self: &Arc<Self>, purpose: &ConnectionPurpose) -> Result<Http1Sender, SendError> {
         // Boxed because the future of a connect is large, and most calls need none.
         let connecting = Box::pin(self.connect_for(purpose, AlpnProtocols::Http1));
@@ -155,14 +157,19 @@ impl Inner {
         spawn_http1(io).await
     }
 
+    /// Opens an HTTP/2 connection.
+    ///
+    /// # Errors
+    /// [`SendError::NotHttp2`] if the server chose HTTP/1, which later calls then use.
     async fn open_http2(self: &Arc<Self>, purpose: &ConnectionPurpose) -> Result<Http2Sender, SendError> {
-        let always = self.config.http2 == Http2::Always;
-        let speak = if always { AlpnProtocols::Http2 } else { AlpnProtocols::Either };
-        let io =
-            Box::pin(self.connect_for(purpose, speak)).await.map_err(|error| SendError::from_connect_error(&error))?;
+        let is_required = self.config.http2 == Http2::Always;
+        let protocols = if is_required { AlpnProtocols::Http2 } else { AlpnProtocols::Either };
+        let io = Box::pin(self.connect_for(purpose, protocols))
+            .await
+            .map_err(|error| SendError::from_connect_error(&error))?;
         // With TLS, the server negotiates the version on every connection. A server without ALPN
         // uses HTTP/1, unless the configuration requires HTTP/2.
-        if self.connector.negotiates_alpn() && io.negotiated_http2() != Some(true) && !always {
+        if self.connector.negotiates_alpn() && io.negotiated_http2() != Some(true) && !is_required {
             self.speaks_http2.store(false, Ordering::Relaxed);
             return Err(SendError::NotHttp2);
         }
@@ -183,7 +190,7 @@ impl Inner {
     }
 }
 
-/// Marks a request for which a connection is available.
+/// Records in the body of a request that the request occupies an upstream connection.
 pub(super) fn mark_connected(mut request: Request<Body>) -> Request<Body> {
     request.body_mut().on_connect();
     request
@@ -223,8 +230,8 @@ pub(super) async fn spawn_http2(io: UpstreamIo) -> Result<Http2Sender, SendError
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT)
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
+        .initial_stream_window_size(RECEIVE_WINDOW)
+        .initial_connection_window_size(RECEIVE_WINDOW)
         .handshake(TokioIo::new(io))
         .await
         .map_err(|_| SendError::Broken)?;
@@ -275,5 +282,5 @@ pub(super) async fn probe_http2(connector: &Connector) -> bool {
         // The connect has its own timeout.
         return probe.await.is_some();
     }
-    matches!(timeout(PROBE_LIMIT, probe).await, Ok(Some(())))
+    matches!(timeout(PROBE_TIMEOUT, probe).await, Ok(Some(())))
 }

@@ -53,8 +53,9 @@ struct MemberResponses {
     gone: mpsc::Receiver<()>,
 }
 
-/// The streams of members that are executed one by one after their batch failed. They flow side by
-/// side, so that a slow reader delays no other member, in the slot of their batch.
+/// The open responses of members that are executed one by one after their batch failed. The next
+/// member is sent before the stream of the last one has ended, so that a slow reader delays no
+/// other member. The slot of the batch is occupied until all streams have ended.
 #[derive(Debug, Default)]
 pub(super) struct OpenStreams(Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>);
 
@@ -98,6 +99,7 @@ impl<'a> StreamedBatch<'a> {
         }
     }
 
+    /// Begins to split the response; on a mismatch, returns the result of the part.
     fn begin(self, sent: SharedRequest, head: &response::Parts) -> Result<StreamRelay<'a>, PartResult> {
         let calls = self.request.members.get(self.part.clone()).unwrap_or_default().to_vec();
         let parts = (head.status, &head.headers);
@@ -111,7 +113,8 @@ impl<'a> StreamedBatch<'a> {
         }
     }
 
-    /// Judges a response that cannot be split, of which no member has received a byte.
+    /// Returns the result of a response that cannot be split, and of which no member has received a
+    /// byte.
     fn on_mismatch(&self, mismatch: &ResponseMismatch) -> PartResult {
         report_mismatch(self.inner, self.request, mismatch, self.part.len());
         judge_mismatch(&self.request.endpoint, mismatch)
@@ -137,7 +140,7 @@ impl StreamRelay<'_> {
                 Err(mismatch) => return Some(self.batch.on_mismatch(&mismatch)),
             }
         }
-        // Those that remain have left, or were too slow.
+        // The members with an incomplete response have left, or were too slow.
         let is_abandoned = self.split.is_open() && !self.split.is_over() && self.responses.are_ended();
         is_abandoned.then_some(PartResult::Answered(BatchOutcome::Cancelled))
     }
@@ -151,8 +154,7 @@ impl StreamRelay<'_> {
         match step {
             StreamStep::Member { member, bytes, is_last } => self.responses.write(member, &bytes, is_last),
             StreamStep::Comment(bytes) => self.responses.write_comment(&bytes),
-            // Nothing was delivered, so the batch is isolated like one that failed with the status
-            // of an error.
+            // Nothing was delivered, so the batch is isolated as after an error status.
             StreamStep::Error(_) if !self.split.is_open() => {
                 let (status, body) = (StatusCode::INTERNAL_SERVER_ERROR, Bytes::new());
                 return Some(judge_error_status(&self.batch.request.endpoint, status, &body, false));
