@@ -1,4 +1,7 @@
-//! Typed instructions, as the parser builds them, and `grid` and `execute` execute them.
+//! Typed instructions of the supported subset of PTX. The parser builds them, and `grid` and
+//! `execute` execute them.
+//!
+//! The comment of a variant has the name of its PTX instruction, where it differs much.
 
 mod scalar;
 mod operand;
@@ -46,6 +49,8 @@ pub(crate) enum Operation {
         position: Operand,
         length: Operand,
     },
+    /// `setp`: sets a predicate to the result of a comparison, combined with another predicate if
+    /// `combination` is given.
     Compare {
         comparison: OrderingSet,
         scalar: ScalarType,
@@ -53,13 +58,14 @@ pub(crate) enum Operation {
         sources: [Operand; 2],
         combination: Option<PredicateCombination>,
     },
-    /// `sources[0]` where the predicate is true, else `sources[1]`.
+    /// `selp`: `sources[0]` where the predicate is true, else `sources[1]`.
     Select {
         width: BitWidth,
         target: Register,
         sources: [Operand; 2],
         predicate: Operand,
     },
+    /// `cvt`.
     Convert {
         from: ScalarType,
         to: ScalarType,
@@ -87,6 +93,7 @@ pub(crate) enum Operation {
         high: Register,
         source: Operand,
     },
+    /// `ld.param`: loads an argument of the kernel.
     LoadParameter {
         target: Register,
         /// Position in the arguments of the launch.
@@ -107,10 +114,12 @@ pub(crate) enum Operation {
         sources: Vec<Operand>,
         address: MemoryOperand,
     },
+    /// `bra`.
     Branch {
         /// Index of the next instruction.
         target: usize,
     },
+    /// `ret`.
     Return,
     /// `bar.sync 0`.
     Barrier,
@@ -119,6 +128,7 @@ pub(crate) enum Operation {
         /// Mask of the lanes that have to execute it.
         members: Operand,
     },
+    /// `shfl.sync`: reads `source` of another lane of the warp.
     Shuffle {
         mode: ShuffleMode,
         target: Register,
@@ -132,6 +142,7 @@ pub(crate) enum Operation {
         /// Mask of the lanes that have to execute it.
         members: Operand,
     },
+    /// `ldmatrix`: loads one matrix of 8 by 8 16-bit elements from shared memory into each target.
     LoadMatrices {
         transposed: bool,
         targets: Vec<Register>,
@@ -157,7 +168,7 @@ pub(crate) enum Operation {
     },
     /// `cp.async.commit_group`: the copies that the lane began since the last one form a group.
     CommitCopies,
-    /// Waits until at most `pending` groups are incomplete.
+    /// `cp.async.wait_group`: waits until at most `pending` groups of the lane are incomplete.
     WaitCopies {
         pending: usize,
     },

@@ -1,4 +1,4 @@
-//! The name of an instruction and its modifiers.
+//! The mnemonic of an instruction: its name and modifiers, as in `setp.lt.s32`.
 
 use super::ParseResult;
 use crate::instruction::{BitWidth, ScalarType};
@@ -20,33 +20,31 @@ impl<'a> Mnemonic<'a> {
         Self { name, modifiers: parts.collect() }
     }
 
-    /// Takes a modifier, and returns whether it was there.
+    /// Takes a modifier. Returns `false` if the instruction does not have it.
     pub(super) fn take(&mut self, modifier: &str) -> bool {
         let at = self.modifiers.iter().position(|known| *known == modifier);
         at.map(|at| self.modifiers.remove(at)).is_some()
     }
 
-    /// Takes a modifier that has to be there.
+    /// Takes a modifier that the instruction must have.
     pub(super) fn require(&mut self, modifier: &str) -> ParseResult<()> {
         if self.take(modifier) { Ok(()) } else { Err(format!("{} without .{modifier} is not supported", self.name)) }
     }
 
-    /// Takes the one of several modifiers that is there, and returns its value.
+    /// Takes the first of several modifiers that the instruction has, and returns its value.
     pub(super) fn take_one<T: Copy>(&mut self, choices: &[(&str, T)]) -> Option<T> {
         choices.iter().find(|(modifier, _)| self.take(modifier)).map(|(_, value)| *value)
     }
 
-    /// As [`Mnemonic::take_one`], where one has to be there.
+    /// Takes the first of several modifiers, of which the instruction must have one, and returns its
+    /// value.
     pub(super) fn require_one<T: Copy>(&mut self, choices: &[(&str, T)]) -> ParseResult<T> {
-        let missing = || {
-            let known: Vec<&str> = choices.iter().map(|(modifier, _)| *modifier).collect();
-            format!("{} needs one of .{}", self.name, known.join(" ."))
-        };
-        let missing = missing();
-        self.take_one(choices).ok_or(missing)
+        let known: Vec<&str> = choices.iter().map(|(modifier, _)| *modifier).collect();
+        let error = format!("{} needs one of .{}", self.name, known.join(" ."));
+        self.take_one(choices).ok_or(error)
     }
 
-    /// Takes the type at the end.
+    /// Takes the type, which is the last modifier.
     pub(super) fn take_type(&mut self) -> ParseResult<ScalarType> {
         scalar_type(self.modifiers.pop().ok_or_else(|| format!("{} has no type", self.name))?)
     }

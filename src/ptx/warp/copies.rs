@@ -1,16 +1,20 @@
-//! Asynchronous copies to shared memory that were not waited for.
+//! Asynchronous copies to shared memory (`cp.async`) that were not waited for.
+//!
+//! A GPU may write the target of a copy at any time until its lane waits for the group of the copy.
+//! Here the source is read when a copy begins, and the data is kept until that wait.
 
 use crate::bits::{LANES, lanes_in};
 
-/// Largest copy of one thread.
+/// Maximum size of the copy of one lane.
 pub(crate) const COPY_BYTES_MAX: usize = 16;
 
-/// A copy of one thread.
+/// A copy of one lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PendingCopy {
     pub(crate) lane: usize,
-    /// Number of the thread's group that it belongs to.
+    /// Number of its group among those of the lane, from 0.
     group: usize,
+    /// Address in shared memory.
     pub(crate) target: u64,
     data: [u8; COPY_BYTES_MAX],
     size: usize,
@@ -20,7 +24,7 @@ pub(crate) struct PendingCopy {
 #[derive(Debug, Default)]
 pub(crate) struct CopyQueue {
     pending: Vec<PendingCopy>,
-    /// Groups that each lane has committed.
+    /// Number of groups that each lane has committed.
     committed: [usize; LANES],
 }
 
@@ -41,7 +45,7 @@ impl CopyQueue {
         self.pending.push(PendingCopy { lane, group, target, data, size });
     }
 
-    /// Closes the group of each lane.
+    /// Closes the current group of each of these lanes.
     pub(crate) fn commit(&mut self, lanes: u32) {
         for lane in lanes_in(lanes) {
             if let Some(committed) = self.committed.get_mut(lane) {
@@ -50,8 +54,8 @@ impl CopyQueue {
         }
     }
 
-    /// Takes the copies of these lanes, except those of the last `pending` groups that each has
-    /// committed and those that are not committed.
+    /// Takes the copies in all committed groups of these lanes, except the last `pending` groups of
+    /// each lane.
     pub(crate) fn take_complete(&mut self, lanes: u32, pending: usize) -> Vec<PendingCopy> {
         let committed = self.committed;
         let complete = |copy: &PendingCopy| {
