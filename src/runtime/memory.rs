@@ -10,9 +10,10 @@
 //!               + UPSTREAM × upstream connections)
 //! ```
 //!
-//! A memory limit of the control group lowers the numbers until that sum fits into nine tenths of
-//! the limit. When a bound is reached, connections and bodies that their clients leave unfinished
-//! are evicted in favour of new ones.
+//! The factor 5/4 covers evicted bytes that their owners have not released yet (`budget`). A memory
+//! limit of the control group lowers the numbers until that sum fits into nine tenths of the limit.
+//! When a bound is reached, connections and bodies that their clients leave unfinished are evicted
+//! in favour of new ones.
 
 mod anonymous;
 mod budget;
@@ -49,7 +50,7 @@ const CONNECTIONS_MIN: u64 = 64;
 pub const PROCESS_BYTES_MIN: u64 =
     (BASE + (CONNECTIONS_MIN * (CONNECTION + UPSTREAM + UPSTREAM / 2) + (1 << 20)) / 4 * 5) / 9 * 10;
 
-/// Returns the bytes of calls that fit into a memory limit.
+/// Returns the bytes of calls that fit into a memory limit: a quarter of it, and at least 1.
 #[must_use]
 pub const fn buffered_bytes_within(limit: u64) -> u64 {
     let most = limit / 4;

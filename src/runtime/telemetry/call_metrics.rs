@@ -44,7 +44,7 @@ impl Metrics {
     #[must_use]
     pub fn unmerged_counter(&self, reason: &'static str) -> UnmergedCounter {
         let counter = self.shared.recorder.counter(Metric::CallsPassed, &[reason.into()]);
-        UnmergedCounter(counter, self.shared.passed.take(reason))
+        UnmergedCounter(counter, self.shared.passed.get_or_insert(reason))
     }
 
     /// Returns the number of calls that were not merged, by reason.
@@ -56,7 +56,7 @@ impl Metrics {
     /// Returns the counter of calls that no adapter recognised for `cause`.
     #[must_use]
     pub fn unrecognised_counter(&self, cause: &'static str) -> UnrecognisedCounter {
-        UnrecognisedCounter(self.shared.unrecognised.take(cause))
+        UnrecognisedCounter(self.shared.unrecognised.get_or_insert(cause))
     }
 
     /// Returns the number of calls that no adapter recognised, by cause.

@@ -38,7 +38,7 @@ impl Metrics {
         let route = self.shared.routes.take(route);
         RouteDurations(Arc::new(RouteHistograms {
             shared: self.shared.clone(),
-            passed_through: self.shared.passing_routes.take(route.clone()),
+            passed_through: self.shared.passing_routes.get_or_insert(route.clone()),
             route,
             by_outcome: [const { OnceLock::new() }; Outcome::VARIANTS.len()],
             first_token: OnceLock::new(),

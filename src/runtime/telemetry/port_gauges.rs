@@ -17,13 +17,13 @@ pub(super) struct PortGauges {
     /// Value of the label `port`, if there is one.
     port: Option<String>,
     pub(super) series: SchedulerSeries,
-    /// Time since which the oldest queued call has waited, in nanoseconds of the clock;
-    /// [`u64::MAX`] if the queue is empty.
+    /// Arrival of the oldest queued call as a tick; [`u64::MAX`] if the queue is empty.
     oldest: AtomicU64,
-    counted: PublishedCounts,
+    published: PublishedCounts,
 }
 
-/// The last values of this port, so that only differences are added to the sums of all ports.
+/// The last values of this port, so that only differences are added to the sums and counters of all
+/// ports.
 #[derive(Default)]
 struct PublishedCounts {
     queue_items: AtomicU64,
@@ -36,7 +36,7 @@ struct PublishedCounts {
 impl PortGauges {
     pub(super) fn new(recorder: &MetricRecorder, port: Option<String>) -> Self {
         let series = SchedulerSeries::register(&recorder.registrar(port.as_deref()));
-        Self { port, series, oldest: AtomicU64::new(u64::MAX), counted: PublishedCounts::default() }
+        Self { port, series, oldest: AtomicU64::new(u64::MAX), published: PublishedCounts::default() }
     }
 
     /// Sets a limit of this port, learned or published by its server.
@@ -44,6 +44,8 @@ impl PortGauges {
         recorder.port_gauge(Metric::Limit, &[limit.into(), source.into()], self.port.as_deref()).set(value);
     }
 
+    /// Sets the gauges of learned values. `changes`: number of changes of the server that were
+    /// detected since the last update.
     pub(super) fn set_learned(&self, learned: &LearnedGauges, changes: u64) {
         let series = &self.series;
         let seconds = |nanos| to_f64(nanos) / 1e9;
@@ -57,11 +59,12 @@ impl PortGauges {
         series.model_changes.increment(changes);
         // Counters hold integers, so whole seconds are counted.
         let seconds = learned.exploration_nanos / 1_000_000_000;
-        let before = self.counted.exploration_seconds.swap(seconds, Ordering::Relaxed);
+        let before = self.published.exploration_seconds.swap(seconds, Ordering::Relaxed);
         series.exploration.increment(seconds.saturating_sub(before));
         series.standing_aside.set(f64::from(u8::from(learned.standing_aside)));
     }
 
+    /// Sets the gauges of the queue and the slots, and updates the sums of all ports in `stats`.
     pub(super) fn set_counts(
         &self,
         counts: &QueueGauges,
@@ -72,17 +75,19 @@ impl PortGauges {
         self.oldest.store(counts.oldest.map_or(u64::MAX, |since| since.0), Ordering::Relaxed);
         self.series.queue_items_limit.set(f64::from(queue_items_max));
         self.series.slots_in_use.set(to_f64(counts.in_flight as u64));
-        // Infinite like the gauges of other limits that are not set. A share of the number that the
-        // process uses instead would look like a free server.
+        // Infinite, like the gauges of other limits that are not set. In relation to the number that
+        // the process uses instead, few slots in use would look like a server with free slots.
         self.series.slots_limit.set(slots_max.map_or(f64::INFINITY, f64::from));
-        update_sum(&stats.queue_items, &self.counted.queue_items, counts.queue_items);
-        update_sum(&stats.in_flight, &self.counted.in_flight, counts.in_flight as u64);
+        update_sum(&stats.queue_items, &self.published.queue_items, counts.queue_items);
+        update_sum(&stats.in_flight, &self.published.in_flight, counts.in_flight as u64);
     }
 
+    /// Returns the numbers of queued items and of executions in flight, as last set.
     pub(super) fn held_now(&self) -> (u64, u64) {
-        (self.counted.queue_items.load(Ordering::Relaxed), self.counted.in_flight.load(Ordering::Relaxed))
+        (self.published.queue_items.load(Ordering::Relaxed), self.published.in_flight.load(Ordering::Relaxed))
     }
 
+    /// Updates the age of the oldest queued call, which changes without an event.
     pub(super) fn update_age(&self, now: Tick) {
         let since = self.oldest.load(Ordering::Relaxed);
         let age = if since == u64::MAX { Duration::ZERO } else { now.since(Tick(since)) };
