@@ -33,7 +33,7 @@ pub enum ErrorKind {
     Internal,
 }
 
-/// Error with which a call is answered.
+/// An error with which a call is answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct CallError {
@@ -86,7 +86,8 @@ impl CallError {
         Self { kind, message: message.into() }
     }
 
-    /// Creates the error of a response that cannot be written, which is a defect.
+    /// Creates the error of a response that cannot be written as JSON, which is a defect of the
+    /// server.
     pub(crate) fn unwritable(error: &serde_json::Error) -> Self {
         Self::new(ErrorKind::Internal, error.to_string())
     }

@@ -26,7 +26,7 @@ use crate::route::ModelRoute;
 const OUTPUT_ELEMENTS_MAX: usize = 1 << 24;
 
 /// Memory of a number of a response. As text, it has at most 15 characters (`-1.1754944e-38`) and a
-/// comma. Most have 9 to 12, and the rest is about the 4 bytes of the result itself.
+/// comma. Most have 9 to 12 characters, which leaves about 4 bytes for the `f32` of the result.
 const NUMBER_BYTES: usize = 16;
 /// Memory of the names and brackets around the result of a sequence, or around the score of a label.
 const ENVELOPE_BYTES: usize = 64;
@@ -46,10 +46,11 @@ pub fn prepare_call(
     let prepared = parse(model, route, body, buffers)?;
     check_elements(prepared.sequences().iter().map(|sequence| output_elements(model, sequence)).sum())?;
     let results: usize = prepared.sequences().iter().map(|sequence| result_bytes(model, sequence)).sum();
-    // A response may repeat the texts.
+    // A response may repeat the texts, so the body is charged as well.
     Ok(prepared.with_response_bytes(results + body.len() + ENVELOPE_BYTES))
 }
 
+/// Parses the body by the format of the route.
 fn parse(
     model: &Arc<ServedModel>,
     route: &ModelRoute,
@@ -90,6 +91,7 @@ fn result_bytes(model: &ServedModel, sequence: &InputSequence) -> usize {
     ENVELOPE_BYTES + labels + output_elements(model, sequence) * NUMBER_BYTES
 }
 
+/// Checks the number of elements of all results of a call.
 fn check_elements(elements: usize) -> Result<(), CallError> {
     if elements <= OUTPUT_ELEMENTS_MAX {
         return Ok(());

@@ -11,6 +11,8 @@ use crate::inputs::{EncodeOptions, TextInput, TruncationSide, check_count, parse
 use crate::model::ServedModel;
 use crate::prepared::{InputSequence, PreparedCall, logits, to_json};
 
+/// Accepted forms of `inputs`. The attribute of [`PredictInputs`] repeats the text, because it
+/// takes only a literal.
 const FORMS: &str = "expected a string, a pair [string, string], or a list of [string] and [string, string]";
 
 #[derive(Deserialize)]
@@ -25,7 +27,7 @@ struct PredictRequest {
 #[serde(untagged, expecting = "expected a string, a pair [string, string], or a list of [string] and [string, string]")]
 enum PredictInputs {
     Text(String),
-    /// One text or pair: a flat list is not a batch.
+    /// One text or one pair. A flat list of texts is not a batch, unlike for other routes.
     Flat(Vec<String>),
     Batch(Vec<Vec<String>>),
 }
@@ -43,6 +45,7 @@ pub(super) fn prepare(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedC
     model.require_head()?;
     let (inputs, is_batch) = match inputs {
         PredictInputs::Text(text) => (vec![vec![text]], false),
+        // Refused by `check_count`, like an empty batch.
         PredictInputs::Flat(flat) if flat.is_empty() => (Vec::new(), true),
         PredictInputs::Flat(flat) => (vec![flat], false),
         PredictInputs::Batch(batch) => (batch, true),
@@ -71,7 +74,8 @@ pub(super) fn prepare(model: &Arc<ServedModel>, body: &[u8]) -> Result<PreparedC
     }))
 }
 
-/// Checks that no input is an empty text, or a pair of two.
+/// Checks that no input is an empty text or a pair of two empty texts. The position is part of the
+/// error in a list only.
 fn check_texts(inputs: &[Vec<String>], is_batch: bool) -> Result<(), CallError> {
     let is_empty = |input: &Vec<String>| !input.is_empty() && input.iter().all(String::is_empty);
     match inputs {
@@ -80,6 +84,7 @@ fn check_texts(inputs: &[Vec<String>], is_batch: bool) -> Result<(), CallError> 
     }
 }
 
+/// Encodes a text or a pair.
 fn encode(model: &ServedModel, input: &[String], options: &EncodeOptions) -> Result<InputSequence, CallError> {
     match input {
         [text] => model.encode(&TextInput::Text(text.clone()), options, OutputKind::Logits),
