@@ -101,12 +101,14 @@ fn drain_in_chunks(mut open: Vec<Arrival>) -> impl Iterator<Item = Arrival> {
 // === impl EventLoop ===
 
 impl EventLoop {
+    /// Schedules the first calls of the closed-loop clients.
     fn start_clients(&mut self) {
         for (number, client) in (0_u32..).zip(&mut self.clients) {
             self.proxy.events.schedule(Tick::default().after(client.first_delay()), SimEvent::Client(number));
         }
     }
 
+    /// Handles all events until the end of the run, or until none is left.
     fn run_until_end(&mut self, open: Vec<Arrival>, policy: &mut dyn SimPolicy) {
         let end = self.horizon.after(self.horizon.since(Tick::default()) / 2).after(DRAIN_TIME_MAX);
         let mut open = drain_in_chunks(open).peekable();
@@ -118,7 +120,8 @@ impl EventLoop {
             ];
             let next = due.into_iter().filter_map(|(at, source)| at.map(|at| (at, source))).min();
             let Some((at, source)) = next.filter(|(at, _)| *at <= end) else { return };
-            // A policy may request an instant that has passed: it is called at the present one.
+            // A policy may request an instant that has passed. It is then called now, because time
+            // does not run backwards.
             self.proxy.now = self.proxy.now.max(at);
             match source {
                 EventSource::Arrival => {
@@ -129,7 +132,7 @@ impl EventLoop {
                 }
                 EventSource::Event => {
                     if let Some(event) = self.proxy.events.pop() {
-                        self.handle(event, policy);
+                        self.handle_event(event, policy);
                     }
                 }
                 EventSource::Wake => {
@@ -141,7 +144,8 @@ impl EventLoop {
         }
     }
 
-    fn handle(&mut self, event: SimEvent, policy: &mut dyn SimPolicy) {
+    /// Handles an event of the event queue.
+    fn handle_event(&mut self, event: SimEvent, policy: &mut dyn SimPolicy) {
         match event {
             SimEvent::Client(client) => {
                 let now = self.proxy.now;

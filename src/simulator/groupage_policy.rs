@@ -33,11 +33,11 @@ pub struct GroupagePolicy {
     name: String,
     core: CoreRecorder,
     /// Slow control loop around the core, if the policy has one.
-    steering: Option<ControlLoop>,
+    control_loop: Option<ControlLoop>,
     budget: ReplayBudget,
     /// Batch of the core, or part of one, by the id under which it was sent.
     in_flight: BTreeMap<SimBatchId, BatchExecution>,
-    /// Instants of the events at which something was being tested, if they are recorded.
+    /// Instants of the events at which a limit or the cost of a batch was tested, if recorded.
     tests: Option<Vec<Tick>>,
 }
 
@@ -80,7 +80,7 @@ impl GroupagePolicy {
         Self {
             name: name.into(),
             core: CoreRecorder::new(batcher),
-            steering: None,
+            control_loop: None,
             budget: ReplayBudget::new(REPLAY_PPM),
             in_flight: BTreeMap::new(),
             tests: None,
@@ -119,6 +119,7 @@ impl GroupagePolicy {
         &self.core.batcher
     }
 
+    /// Solves due plans, applies all decisions of the core, and requests the next tick.
     fn apply_decisions(&mut self, proxy: &mut SimProxy) {
         self.core.solve_due_plans(proxy.now());
         let mut tested = self.tests.is_some() && self.core.batcher.is_testing();
@@ -164,12 +165,14 @@ impl GroupagePolicy {
         self.core.complete(now, execution.batch, observed);
     }
 
+    /// Answers the members of a batch or a part, or isolates a batch that failed.
     fn on_response(&mut self, proxy: &mut SimProxy, mut execution: BatchExecution, done: &BatchCompletion) {
         let failure = match done.status {
             ResponseStatus::Ok => None,
             ResponseStatus::TooLarge { limit } => Some(PartOutcome::TooLarge { limit }),
             ResponseStatus::OutOfMemory => Some(PartOutcome::Failed),
-            // An overload concerns all members alike: each receives the response.
+            // An overload concerns all members alike, so each receives the response, and nothing is
+            // sent again.
             ResponseStatus::Overloaded => {
                 self.refuse(proxy, &done.members);
                 None
@@ -261,7 +264,7 @@ impl SimPolicy for GroupagePolicy {
     }
 
     fn on_completion(&mut self, proxy: &mut SimProxy, done: &BatchCompletion) {
-        if self.steering.is_some() && done.status == ResponseStatus::Ok {
+        if self.control_loop.is_some() && done.status == ResponseStatus::Ok {
             let now = proxy.now();
             let answered = done.members.iter().map(|id| now.since(proxy.arrival(*id).at));
             self.observe_latencies(now, proxy.slo(), answered);

@@ -19,7 +19,7 @@ use super::event_queue::{EventQueue, UpstreamStep};
 use super::random::RandomStream;
 
 /// Time in which a server refuses a batch without queueing it, in addition to the round trip.
-const REFUSAL: Duration = Duration::from_micros(300);
+const REFUSAL_TIME: Duration = Duration::from_micros(300);
 
 /// The kind of an upstream.
 #[derive(Debug, Clone, PartialEq)]
@@ -144,7 +144,7 @@ pub enum Slowdown {
 #[derive(Debug)]
 pub(super) enum UpstreamState {
     Server(server::SlotServerState),
-    Engine(engine::EngineState),
+    Engine(engine::BatchingServerState),
     Shared(shared::SharedServerState),
     /// A real upstream, to which the driver of the policy transmits the batches in this list.
     External(Vec<SimBatchId>),
@@ -201,7 +201,7 @@ impl UpstreamState {
     pub(super) fn new(kind: UpstreamKind, random: RandomStream) -> Self {
         match kind {
             UpstreamKind::Server(spec) => Self::Server(server::SlotServerState::new(spec, random)),
-            UpstreamKind::Engine(spec) => Self::Engine(engine::EngineState::new(spec, random)),
+            UpstreamKind::Engine(spec) => Self::Engine(engine::BatchingServerState::new(spec, random)),
             UpstreamKind::Shared(spec) => Self::Shared(shared::SharedServerState::new(spec, random)),
         }
     }

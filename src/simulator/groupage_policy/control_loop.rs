@@ -32,7 +32,7 @@ impl GroupagePolicy {
     #[must_use]
     pub fn with_cap_by_p99(mut self) -> Self {
         let most = self.core.batcher.limits().scopes.iter().map(|scope| scope.batch_items_max).max().unwrap_or(1);
-        self.steering = Some(ControlLoop::Cap { most, latencies: Vec::new(), next: Tick::default().after(PERIOD) });
+        self.control_loop = Some(ControlLoop::Cap { most, latencies: Vec::new(), next: Tick::default().after(PERIOD) });
         self
     }
 
@@ -40,14 +40,14 @@ impl GroupagePolicy {
     /// measured here.
     #[must_use]
     pub fn with_deadline_shift(mut self, slo: Duration, outside: Duration) -> Self {
-        self.steering = Some(ControlLoop::Shift { outside, shift: DeadlineShift::new(slo) });
+        self.control_loop = Some(ControlLoop::Shift { outside, shift: DeadlineShift::new(slo) });
         self
     }
 
     /// Returns the time by which deadlines are moved forward.
     #[must_use]
     pub fn deadline_shift(&self) -> Duration {
-        match &self.steering {
+        match &self.control_loop {
             Some(ControlLoop::Shift { shift, .. }) => shift.shift(),
             _ => Duration::ZERO,
         }
@@ -55,7 +55,7 @@ impl GroupagePolicy {
 
     /// Returns a call on arrival with the deadline that is offered to the core.
     pub(super) fn shift_deadline(&self, mut call: Call) -> Call {
-        if let Some(ControlLoop::Shift { shift, .. }) = &self.steering
+        if let Some(ControlLoop::Shift { shift, .. }) = &self.control_loop
             && let Some(deadline) = call.deadline.as_mut().filter(|deadline| deadline.source == DeadlineSource::Slo)
         {
             deadline.at = deadline.at.before(shift.shift());
@@ -65,7 +65,7 @@ impl GroupagePolicy {
 
     /// Feeds the latencies of answered calls to the control loop.
     pub(super) fn observe_latencies(&mut self, now: Tick, slo: Duration, answered: impl Iterator<Item = Duration>) {
-        match &mut self.steering {
+        match &mut self.control_loop {
             None => {}
             Some(ControlLoop::Shift { outside, shift }) => {
                 for latency in answered {

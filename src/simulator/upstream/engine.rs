@@ -1,4 +1,5 @@
-//! The state of an upstream that batches by itself.
+//! The state of an upstream that batches by itself: a front end with one thread, a queue, and
+//! iterations that each take as much of the queue as fits.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,11 +9,11 @@ use super::super::batch::{ResponseStatus, SimBatchId};
 use super::super::curve::BatchLoad;
 use super::super::event_queue::{EventQueue, SimEvent, UpstreamStep};
 use super::super::random::RandomStream;
-use super::{BatchingServer, REFUSAL, duration, millis};
+use super::{BatchingServer, REFUSAL_TIME, duration, millis};
 
-/// A [`BatchingServer`] in a run.
+/// State of a [`BatchingServer`] in a run.
 #[derive(Debug)]
-pub(crate) struct EngineState {
+pub(crate) struct BatchingServerState {
     spec: BatchingServer,
     random: RandomStream,
     /// Batches in the front end, in order of sending.
@@ -20,12 +21,12 @@ pub(crate) struct EngineState {
     /// Batches, or the rest of one, that wait for an iteration.
     queue: VecDeque<BatchPart>,
     /// Parts that the current iteration processes.
-    round: Vec<BatchPart>,
+    iteration: Vec<BatchPart>,
     /// Number of unfinished items of each batch.
     left: BTreeMap<SimBatchId, u32>,
     /// Instant at which the thread of the front end is free.
     front_free: Tick,
-    /// Number of items from their arrival to the end of their iteration.
+    /// Number of items in the server: in the front end, queued or in the current iteration.
     items_inside: u32,
     /// Total time of the iterations.
     busy_millis: f64,
@@ -43,16 +44,16 @@ struct BatchPart {
     max: u64,
 }
 
-// === impl EngineState ===
+// === impl BatchingServerState ===
 
-impl EngineState {
+impl BatchingServerState {
     pub(super) fn new(spec: BatchingServer, random: RandomStream) -> Self {
         Self {
             spec,
             random,
             arriving: VecDeque::new(),
             queue: VecDeque::new(),
-            round: Vec::new(),
+            iteration: Vec::new(),
             left: BTreeMap::new(),
             front_free: Tick::default(),
             items_inside: 0,
@@ -64,7 +65,7 @@ impl EngineState {
         let too_large = load.items > self.spec.batch_items_max;
         if too_large || self.items_inside + load.items > self.spec.items_inside_max {
             let status = if too_large { ResponseStatus::TooLarge { limit: None } } else { ResponseStatus::Overloaded };
-            events.schedule(now.after(self.spec.round_trip + REFUSAL), SimEvent::Answer(id, status));
+            events.schedule(now.after(self.spec.round_trip + REFUSAL_TIME), SimEvent::Answer(id, status));
             return;
         }
         self.items_inside += load.items;
@@ -79,10 +80,10 @@ impl EngineState {
     pub(super) fn step(&mut self, now: Tick, step: UpstreamStep, events: &mut EventQueue) {
         match step {
             UpstreamStep::Enter => self.queue.extend(self.arriving.pop_front()),
-            UpstreamStep::IterationEnd => self.finish(now, events),
+            UpstreamStep::IterationEnd => self.end_iteration(now, events),
             UpstreamStep::Done(..) | UpstreamStep::Slots | UpstreamStep::Tick(_) => {}
         }
-        self.iterate(now, events);
+        self.start_iteration(now, events);
     }
 
     pub(super) fn busy_share(&self, now: Tick) -> f64 {
@@ -91,8 +92,8 @@ impl EngineState {
     }
 
     /// Ends an iteration, and answers the batches without unfinished items.
-    fn finish(&mut self, now: Tick, events: &mut EventQueue) {
-        for part in self.round.drain(..) {
+    fn end_iteration(&mut self, now: Tick, events: &mut EventQueue) {
+        for part in self.iteration.drain(..) {
             self.items_inside -= part.items;
             let Some(left) = self.left.get_mut(&part.id) else { continue };
             *left -= part.items;
@@ -103,12 +104,12 @@ impl EngineState {
         }
     }
 
-    /// Begins an iteration if none is in progress and batches are queued.
-    fn iterate(&mut self, now: Tick, events: &mut EventQueue) {
-        if !self.round.is_empty() || self.queue.is_empty() {
+    /// Starts an iteration if none is in progress and batches are queued.
+    fn start_iteration(&mut self, now: Tick, events: &mut EventQueue) {
+        if !self.iteration.is_empty() || self.queue.is_empty() {
             return;
         }
-        // Fill the iteration in order of arrival. A batch may be split between iterations.
+        // Parts are taken in order of arrival. A batch may be divided between iterations.
         let mut load = BatchLoad::default();
         while let Some(part) = self.queue.front_mut() {
             let room_items = self.spec.items_max.saturating_sub(load.items);
@@ -122,7 +123,7 @@ impl EngineState {
             load.items += taken;
             load.sum += part.weight * u64::from(taken);
             load.max = load.max.max(part.max);
-            self.round.push(BatchPart { items: taken, ..*part });
+            self.iteration.push(BatchPart { items: taken, ..*part });
             part.items -= taken;
             if part.items == 0 {
                 self.queue.pop_front();

@@ -9,7 +9,7 @@ use super::super::batch::{ResponseStatus, SimBatchId};
 use super::super::curve::BatchLoad;
 use super::super::event_queue::{EventQueue, SimEvent, UpstreamStep};
 use super::super::random::RandomStream;
-use super::{REFUSAL, SlotServer, duration, millis};
+use super::{REFUSAL_TIME, SlotServer, duration, millis};
 
 /// A [`SlotServer`] in a run.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl SlotServerState {
 
     pub(super) fn submit(&mut self, now: Tick, id: SimBatchId, load: BatchLoad, events: &mut EventQueue) {
         if let Some(status) = self.refusal(now, load) {
-            events.schedule(now.after(self.spec.round_trip + REFUSAL), SimEvent::Answer(id, status));
+            events.schedule(now.after(self.spec.round_trip + REFUSAL_TIME), SimEvent::Answer(id, status));
             return;
         }
         self.arriving.push_back((id, load));
