@@ -32,6 +32,7 @@ pub(crate) struct Timer {
 // === impl Timer ===
 
 impl Timer {
+    /// Creates a timer that is not armed.
     #[expect(
         deprecated,
         reason = "`register` is unsafe, and unsafe is forbidden here; its condition holds, because an `OwnedFd` keeps its descriptor open"
@@ -43,6 +44,7 @@ impl Timer {
 
     /// Sleeps for `span`. The future is cancel-safe: arming the timer again discards an old expiry.
     pub(crate) async fn sleep(&mut self, span: Duration) -> io::Result<()> {
+        // A timerfd that is set to zero is disarmed and never expires.
         if span.is_zero() {
             return Ok(());
         }
@@ -52,9 +54,11 @@ impl Timer {
         timerfd_settime(self.fd.get_ref(), TimerfdTimerFlags::empty(), &once)?;
         loop {
             let mut ready = self.fd.readable().await?;
+            // The number of expiries, which is not needed.
             let mut expiries = [0_u8; 8];
             match rustix::io::read(self.fd.get_ref(), &mut expiries) {
                 Ok(_) => return Ok(()),
+                // The readiness was that of an earlier sleep, which was dropped.
                 Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
                 Err(error) => return Err(error.into()),
             }

@@ -1,4 +1,6 @@
-//! Faults of the mock. They are drawn from a shuffled deck, so that every run includes all kinds.
+//! Faults of the ledger's upstream, the mock, and valid but unusual responses.
+//!
+//! They are drawn from a shuffled deck, so that every run includes all kinds.
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -77,7 +79,7 @@ pub(super) enum Fault {
     Trailers,
 }
 
-/// A shuffled sequence of faults.
+/// A shuffled deck of faults, which is repeated.
 #[derive(Debug)]
 pub(super) struct FaultSequence {
     cards: Vec<Fault>,
@@ -86,7 +88,9 @@ pub(super) struct FaultSequence {
 // === impl Fault ===
 
 impl Fault {
-    /// Returns the number of the fault's group and its name.
+    /// Returns the name in reports. The number before it groups similar faults: silence (4 and 5),
+    /// closed connections (6 to 8), error statuses (9 and 10), wrong results (11), unsolicited
+    /// responses (12), oversized bodies (13), and responses of another form (14).
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::SilentHead => "F04 silent before the head",
@@ -141,7 +145,7 @@ impl Fault {
         }
     }
 
-    /// Returns the delay of the second, unsolicited response.
+    /// Returns the delay of the second, unsolicited response, if the fault is one.
     pub(super) const fn unsolicited_delay(self) -> Option<Duration> {
         match self {
             Self::Unasked => Some(Duration::ZERO),
@@ -152,8 +156,8 @@ impl Fault {
         }
     }
 
-    /// Returns `true` if the model runs before the fault. Silence, and faults before the first
-    /// byte, need no computation.
+    /// Returns `true` if the simulated model executes the call before the fault. It does not if no
+    /// byte of a response is sent.
     pub(super) const fn computes(self) -> bool {
         !matches!(self, Self::SilentHead | Self::ResetBefore | Self::EndBefore)
     }

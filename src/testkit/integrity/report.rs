@@ -1,4 +1,6 @@
-//! Results of a ledger run.
+//! Results of a ledger run: counts of items by outcome, and of violated invariants.
+//!
+//! Every item has exactly one outcome. Fields marked as a violation must be 0.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,8 +46,8 @@ pub struct LedgerReport {
     pub mixed: u64,
     /// **Violation.** Items that arrived upstream damaged.
     pub corrupt: u64,
-    /// **Violation** as long as the proxy does not split calls. Upstream calls that contained only
-    /// a part of a client's call.
+    /// **Violation.** Upstream calls with items out of order, or with only a part of a client's call
+    /// although the proxy may divide none.
     pub torn: u64,
     /// Items that arrived upstream after their call had been cancelled or had timed out. This is
     /// rare but allowed.
@@ -89,9 +91,10 @@ impl LedgerReport {
         self.unasked + self.oversent + self.after_answer
     }
 
-    /// Returns the number of violated invariants.
+    /// Returns the number of violations, and of items without exactly one outcome.
     #[must_use]
     pub fn violations(&self) -> u64 {
+        // Items with no outcome, or with several.
         let unbalanced = self.items.abs_diff(self.outcomes());
         self.misdelivered
             + self.lost
@@ -103,8 +106,7 @@ impl LedgerReport {
             + unbalanced
     }
 
-    /// Returns the number of items with an outcome. If it equals `items`, each item has exactly
-    /// one.
+    /// Returns the sum of all outcomes. It equals `items` if each item has exactly one.
     #[must_use]
     pub fn outcomes(&self) -> u64 {
         let own: u64 = self.own_errors.values().sum();
@@ -118,7 +120,8 @@ impl LedgerReport {
         ratio(self.innocent_served, self.innocent)
     }
 
-    /// Like [`Self::innocent_served_ratio`], without the items that no replay could have saved.
+    /// Returns the share of innocent items that were served, without those that must not be
+    /// replayed.
     #[must_use]
     pub fn innocent_served_ratio_replayable(&self) -> f64 {
         ratio(self.innocent_served, self.innocent - self.innocent_unreplayable)
