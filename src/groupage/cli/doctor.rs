@@ -1,6 +1,7 @@
-//! `groupage doctor`: reports what this machine and this build offer to the engine, with the driver
-//! and the GPUs that it finds, and with `--engine` what the engine finds in the directory of a
-//! model and would do with it.
+//! `groupage doctor`: reports whether this machine and this build can execute a model.
+//!
+//! It prints the CPU, the memory, the driver and the GPUs. With `--engine`, it also loads a model,
+//! executes one text, and reports the result.
 
 #[cfg(feature = "engine")]
 mod device;
@@ -28,7 +29,7 @@ pub(super) struct Args {
     engine_device: EngineDevice,
 }
 
-/// What is to be inspected.
+/// A model to inspect, with the device and the memory for it.
 #[cfg_attr(not(feature = "engine"), expect(dead_code, reason = "a build without the engine inspects nothing"))]
 #[derive(Debug, Clone, Copy)]
 struct Inspection<'a> {
@@ -40,7 +41,7 @@ struct Inspection<'a> {
 /// Lines of a report: a name and a text.
 type ReportLines = Vec<(&'static str, String)>;
 
-/// Text about the driver in a build that uses none.
+/// Text in place of a report about the driver, in a build without support for GPUs.
 const NO_GPUS: &str = "support for GPUs is not built in: build it with `--features cuda`";
 
 pub(super) fn run(args: &Args) -> ExitCode {

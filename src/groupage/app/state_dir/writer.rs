@@ -1,7 +1,7 @@
 //! The writer of the learned state: one file of the state folder, written in the background.
 //!
 //! It waits until something is learned, writes some time later, and waits again. It also discards
-//! what was learned once another model server is detected.
+//! the learned state if the model server turns out to be another one than before.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,16 +17,18 @@ use crate::upstream::ServerIdentity;
 /// Maximum interval between two writes while something is learned.
 const WRITE_INTERVAL_MAX: Duration = Duration::from_secs(60);
 /// First interval; it doubles with each write up to [`WRITE_INTERVAL_MAX`]. Most is learned early,
-/// and a process that is killed then should not have to start anew.
+/// and should not be lost if the process is killed soon after.
 const WRITE_INTERVAL_MIN: Duration = Duration::from_secs(2);
 
 /// Writes the learned state in the background.
 #[derive(Debug)]
 pub(in crate::app) struct StateWriter {
     writer: Arc<StateWriterInner>,
+    /// The tasks that write and that detect another server; aborted on drop.
     tasks: [AbortHandle; 2],
 }
 
+/// State that both tasks of the writer share.
 #[derive(Debug)]
 struct StateWriterInner {
     folder: StateDir,
@@ -42,8 +44,8 @@ struct StateWriterInner {
 // === impl StateWriter ===
 
 impl StateWriter {
-    /// Logs what was found and starts to write what is learned. Must be called inside a tokio
-    /// runtime.
+    /// Logs the state of the folder, and starts the tasks of the writer. `found`: outcome of reading
+    /// the file; `learned`: signal that something was learned. Must be called inside a tokio runtime.
     pub(in crate::app) fn start(
         folder: StateDir,
         found: LearnedFileOutcome,
@@ -58,11 +60,11 @@ impl StateWriter {
         let before = Mutex::new(before);
         let writer = Arc::new(StateWriterInner { folder, scheduler, identity, written: Mutex::default(), before });
         let writing = tokio::spawn(write_loop(writer.clone(), learned));
-        let checked = tokio::spawn(writer.clone().check());
-        Self { writer, tasks: [writing.abort_handle(), checked.abort_handle()] }
+        let detection = tokio::spawn(writer.clone().detect_other_server());
+        Self { writer, tasks: [writing.abort_handle(), detection.abort_handle()] }
     }
 
-    /// Writes what is known now.
+    /// Writes the current state.
     pub(in crate::app) async fn save(&self) {
         self.writer.clone().save().await;
     }
@@ -74,7 +76,8 @@ impl Drop for StateWriter {
     }
 }
 
-/// Writes some time after something was learned, and then waits until more is learned.
+/// Writes some time after something was learned, and then waits until more is learned, so that an
+/// idle process writes nothing.
 async fn write_loop(writer: Arc<StateWriterInner>, learned: Arc<Notify>) {
     let mut wait = WRITE_INTERVAL_MIN;
     loop {
@@ -88,6 +91,7 @@ async fn write_loop(writer: Arc<StateWriterInner>, learned: Arc<Notify>) {
 // === impl StateWriterInner ===
 
 impl StateWriterInner {
+    /// Writes the current state of the scheduler, unless the scheduler has ended.
     async fn save(self: Arc<Self>) {
         let Some(state) = self.scheduler.snapshot().await else { return };
         // Writing and flushing may block on the disk.
@@ -101,7 +105,7 @@ impl StateWriterInner {
 
     /// Waits until the server has reported at least the identity that it had before. A different
     /// identity means another server; the state learned about the previous one is discarded.
-    async fn check(self: Arc<Self>) {
+    async fn detect_other_server(self: Arc<Self>) {
         let before = self.before().clone();
         let is_known = |now: &ServerIdentity| now.differs_from(&before).is_some() || now.is_superset_of(&before);
         let mut identity = self.identity.clone();
@@ -113,6 +117,7 @@ impl StateWriterInner {
         }
     }
 
+    /// Writes the file if its contents would change and the process may write to the folder.
     fn write(&self, state: &LearnedState) -> io::Result<()> {
         if !self.folder.may_write() {
             return Ok(());

@@ -1,12 +1,13 @@
-//! Sentences about merging that the server ended: batches that it refused, answers that could not
-//! be split or counted, and a limit of one item per call.
+//! Sentences that explain why calls are not merged, if the cause is the server: batches that it
+//! refused, responses that could not be split or counted, and a limit of one item per call.
 
 use serde_json::{Value, json};
 
 use crate::cli::explain::facts::{CallKind, CeilingSource, MergeSuspension, QuarantineFacts};
 
-/// Returns a sentence about the reason of the server for which calls are not merged, with its
-/// numbers; `None` if there is none.
+/// Returns a sentence that explains why the server's behaviour prevents merging, with its keyword
+/// and its numbers; `None` if it does not. A suspension is reported first, because it ends all
+/// merging.
 pub(super) fn explain(kind: &CallKind) -> Option<(&'static str, (String, Value))> {
     if let Some(found) = &kind.suspended {
         return Some(("merge_refused", explain_suspension(found)));
@@ -22,7 +23,7 @@ pub(super) fn is_one_item(kind: &CallKind) -> bool {
     kind.ceiling == Some(1) && kind.items_max != Some(1)
 }
 
-/// Returns what the server did with batches, as the subject and verb of a sentence.
+/// Describes the response of the server to batches as a clause. `answer`: kind of the response.
 fn describe_response(answer: &str, status: Option<u64>) -> String {
     match answer {
         "mismatch" => "the server's answers to batches could not be split".to_owned(),
@@ -40,7 +41,7 @@ fn describe_response(answer: &str, status: Option<u64>) -> String {
     }
 }
 
-/// Reports a suspension of merging, the evidence, and the time of the next attempt.
+/// Explains a suspension: the response of the server, the evidence, the next attempt and a remedy.
 fn explain_suspension(found: &MergeSuspension) -> (String, Value) {
     let alone = if found.answered_alone { ", but the same calls succeeded when sent alone" } else { "" };
     let (evidence, remedy) = match found.answer.as_str() {
@@ -65,7 +66,7 @@ fn explain_suspension(found: &MergeSuspension) -> (String, Value) {
     (text, numbers)
 }
 
-/// Reports a limit of one item, and its source.
+/// Explains a limit of one item per call, with its source.
 fn explain_one_item(kind: &CallKind) -> (String, Value) {
     let from = match kind.ceiling_from {
         Some(CeilingSource { published: true, .. }) => "as it reports".to_owned(),
@@ -78,7 +79,7 @@ fn explain_one_item(kind: &CallKind) -> (String, Value) {
     (text, json!({"ceiling_items": 1}))
 }
 
-/// Reports merge keys in quarantine. The cause is unknown for a proxy of an earlier version.
+/// Explains merge keys in quarantine. A proxy of an earlier version does not report the cause.
 fn explain_quarantine(found: Option<&QuarantineFacts>) -> (String, Value) {
     let Some(found) = found else {
         let text = "some calls are not merged for now: the server refused their batches, or answered one with a wrong \
