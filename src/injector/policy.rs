@@ -62,7 +62,8 @@ fn is_targeted(pod: &Value, context: &InjectionContext, spec: &BatchPolicySpec) 
             return true;
         }
         if kind == "InferenceService" && in_group("serving.kserve.io") {
-            // KServe names the workload of the pods itself, and labels them with the name of the service.
+            // KServe names the workload of the pods itself, and labels them with the name of the
+            // service.
             return labels.get(INFERENCE_SERVICE).is_some_and(|service| service == name);
         }
         context.referrers.iter().any(|object| {
@@ -110,8 +111,8 @@ fn initial_config(overrides: &InjectionSettings, context: &InjectionContext) -> 
         spec.scheduling = spec.scheduling.take().or_else(|| profile.spec.scheduling.clone());
     }
     let mut value = build_config(spec, overrides.mode, overrides.drain_timeout, context.sidecar.mode);
-    // The bounds of tuning apply to settings that the controller pushes, and it pushes the bounds with
-    // them.
+    // The bounds of tuning apply to settings that the controller pushes, and it pushes the bounds
+    // with them.
     if let Some(map) = value.as_object_mut() {
         map.remove("tuning");
     }

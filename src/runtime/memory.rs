@@ -12,8 +12,8 @@
 //!
 //! The factor 5/4 covers evicted bytes that their owners have not released yet (`budget`). A memory
 //! limit of the control group lowers the numbers until that sum fits into nine tenths of the limit.
-//! When a bound is reached, connections and bodies that their clients leave unfinished are evicted
-//! in favour of new ones.
+//! At a bound, connections and bodies that their clients leave unfinished are evicted in favour of
+//! new ones.
 
 mod anonymous;
 mod budget;

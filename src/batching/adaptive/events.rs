@@ -188,9 +188,9 @@ impl Adaptive {
     }
 
     /// Updates the model with a batch that was answered successfully. Returns `true` if the sample
-    /// shows that the server was replaced. `had_server_alone`: nothing else was in flight meanwhile.
-    /// `took`: time of the batch in nanoseconds. `limited`: number of queued items of the class, if
-    /// the class had a limit.
+    /// shows that the server was replaced. `had_server_alone`: nothing else was in flight
+    /// meanwhile. `took`: time of the batch in nanoseconds. `limited`: number of queued items of
+    /// the class, if the class had a limit.
     fn learn(
         &mut self,
         now: Tick,
@@ -257,9 +257,9 @@ impl Adaptive {
         let (mut work, mut time, mut learning) = (0, 0, false);
         if let Some(ClassModel { cost, flow, .. }) = self.models.get(&call.cost_class) {
             (work, time) = (fair_queueing::charged_work(cost, batch, call, share), cost.time(batch.items));
-            // Under a limit that only orders calls, a call also waits in the server, for a time that
-            // changes with the limit. Work is scaled to the latency below the knee: otherwise a
-            // flow that is charged after a change would fall behind the others by several turns.
+            // Under a limit that only orders calls, a call also waits in the server, for a time
+            // that changes with the limit. Work is scaled to the latency below the knee: otherwise
+            // a flow that is charged after a change would fall behind the others by several turns.
             if let Some(base) = flow.ordered_base() {
                 work = scale(work, base, cost.time(1));
             }
@@ -272,8 +272,8 @@ impl Adaptive {
             work = price.div_ceil(share.max(1));
             time = time.max(price);
         }
-        // While the limit is being found, the cost of a call is not known, and no flow keeps a debt:
-        // a charge that is too large would cost its flow several turns.
+        // While the limit is being found, the cost of a call is not known, and no flow keeps a
+        // debt: a charge that is too large would cost its flow several turns.
         self.clocks.charge_flow(call.flow(), work, time, sole_flow || learning);
     }
 

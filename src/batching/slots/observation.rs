@@ -119,8 +119,8 @@ impl SlotObservation {
         self.is_stalled() || self.extra > LATE_EXTRA * self.expected
     }
 
-    /// Returns the extra time as a share of the possible wait, clamped because a single batch proves
-    /// no more.
+    /// Returns the extra time as a share of the possible wait, clamped because a single batch
+    /// proves no more.
     pub(super) fn waited_fraction(self, min: f64) -> f64 {
         (self.extra / self.wait).clamp(min, WAITED_MAX)
     }

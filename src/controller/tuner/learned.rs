@@ -170,8 +170,8 @@ pub fn update_entries(
 // === impl LearnedProfile ===
 
 impl LearnedProfile {
-    /// Returns the entry within the bounds of a status: without a curve of a class with a long name,
-    /// and with at most [`POINTS_MAX`] points.
+    /// Returns the entry within the bounds of a status: without a curve of a class with a long
+    /// name, and with at most [`POINTS_MAX`] points.
     #[must_use]
     pub fn truncate_to_bounds(mut self) -> Self {
         self.curve = self.curve.filter(|curve| curve.class.len() <= NAME_MAX && !curve.points.is_empty());

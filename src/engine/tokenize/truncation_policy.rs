@@ -19,8 +19,8 @@ pub enum Truncation {
 // === impl Truncation ===
 
 impl Truncation {
-    /// Returns the side at which tokens are removed, where `own` is that of the tokenizer; `None` if
-    /// the input is refused.
+    /// Returns the side at which tokens are removed, where `own` is that of the tokenizer; `None`
+    /// if the input is refused.
     pub(super) fn direction(self, own: TruncationDirection) -> Option<TruncationDirection> {
         match self {
             Self::Refused => None,

@@ -13,7 +13,8 @@ const CHUNK: usize = 255;
 const LATIN: std::ops::RangeInclusive<u8> = 0xc2..=0xcb;
 /// First bytes of kana, Chinese characters and Hangul: U+3000 to U+DFFF.
 const CJK: std::ops::RangeInclusive<u8> = 0xe3..=0xed;
-/// First byte of U+F000 to U+FFFF: mostly compatibility and full-width forms.
+/// First byte of the last 4096 code points of the basic plane: mostly compatibility and full-width
+/// forms.
 const FULL_WIDTH: u8 = 0xef;
 
 /// Numbers of code points by script.

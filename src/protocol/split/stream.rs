@@ -95,8 +95,8 @@ impl Endpoint {
     /// order in which they were written. Also returns the head for each of them.
     ///
     /// # Errors
-    /// The response is not a stream of events, or cannot be split. No client may receive any part of
-    /// it.
+    /// The response is not a stream of events, or cannot be split. No client may receive any part
+    /// of it.
     pub fn begin_stream(
         self: &Arc<Self>,
         calls: Vec<Arc<Call>>,

@@ -36,8 +36,8 @@ impl<'a> Mnemonic<'a> {
         choices.iter().find(|(modifier, _)| self.take(modifier)).map(|(_, value)| *value)
     }
 
-    /// Takes the first of several modifiers, of which the instruction must have one, and returns its
-    /// value.
+    /// Takes the first of several modifiers, of which the instruction must have one, and returns
+    /// its value.
     pub(super) fn require_one<T: Copy>(&mut self, choices: &[(&str, T)]) -> ParseResult<T> {
         let known: Vec<&str> = choices.iter().map(|(modifier, _)| *modifier).collect();
         let error = format!("{} needs one of .{}", self.name, known.join(" ."));

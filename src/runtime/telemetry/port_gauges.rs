@@ -75,8 +75,8 @@ impl PortGauges {
         self.oldest.store(counts.oldest.map_or(u64::MAX, |since| since.0), Ordering::Relaxed);
         self.series.queue_items_limit.set(f64::from(queue_items_max));
         self.series.slots_in_use.set(to_f64(counts.in_flight as u64));
-        // Infinite, like the gauges of other limits that are not set. In relation to the number that
-        // the process uses instead, few slots in use would look like a server with free slots.
+        // Infinite, like the gauges of other limits that are not set. In relation to the number
+        // that the process uses instead, few slots in use would look like a server with free slots.
         self.series.slots_limit.set(slots_max.map_or(f64::INFINITY, f64::from));
         update_sum(&stats.queue_items, &self.published.queue_items, counts.queue_items);
         update_sum(&stats.in_flight, &self.published.in_flight, counts.in_flight as u64);

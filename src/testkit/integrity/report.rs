@@ -46,8 +46,8 @@ pub struct LedgerReport {
     pub mixed: u64,
     /// **Violation.** Items that arrived upstream damaged.
     pub corrupt: u64,
-    /// **Violation.** Upstream calls with items out of order, or with only a part of a client's call
-    /// although the proxy may divide none.
+    /// **Violation.** Upstream calls with items out of order, or with only a part of a client's
+    /// call although the proxy may divide none.
     pub torn: u64,
     /// Items that arrived upstream after their call had been cancelled or had timed out. This is
     /// rare but allowed.

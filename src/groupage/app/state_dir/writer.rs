@@ -44,8 +44,9 @@ struct StateWriterInner {
 // === impl StateWriter ===
 
 impl StateWriter {
-    /// Logs the state of the folder, and starts the tasks of the writer. `found`: outcome of reading
-    /// the file; `learned`: signal that something was learned. Must be called inside a tokio runtime.
+    /// Logs the state of the folder, and starts the tasks of the writer. `found`: outcome of
+    /// reading the file; `learned`: signal that something was learned. Must be called inside a
+    /// tokio runtime.
     pub(in crate::app) fn start(
         folder: StateDir,
         found: LearnedFileOutcome,
