@@ -114,8 +114,8 @@ pub(super) fn run(args: &Args) -> ExitCode {
     };
     match runtime.block_on(run) {
         Ok(()) => ExitCode::SUCCESS,
-        // The code of `groupage proxy`: every later run of this build fails too.
-        Err(error) if args.engine.is_some() && !cfg!(feature = "engine") => fail(&error, config::EXIT_CONFIG),
+        // The code of `groupage proxy` and `groupage doctor` for a model that cannot be served.
+        Err(error) if args.engine.is_some() => fail(&error, config::EXIT_CONFIG),
         Err(error) => fail(&error, EXIT_INTERNAL),
     }
 }
