@@ -26,6 +26,9 @@ pub(crate) const LFS_ADVICE: &str =
     "run `git lfs pull` in the clone, or download the directory with `hf download` of Hugging Face";
 
 const READABLE: &str = "name the directory of a model in the format of Hugging Face that this process can read";
+/// The remedy for a directory that does not exist, which may be an id of Hugging Face.
+const DOWNLOAD: &str =
+    "models are not downloaded: run `hf download OWNER/NAME --local-dir DIR`, and name that directory";
 
 /// A directory with the files of a model.
 #[derive(Debug, Clone)]
@@ -41,17 +44,18 @@ impl ModelDirectory {
     /// # Errors
     /// The path is no directory, or cannot be read.
     pub(crate) fn open(root: &Path) -> Result<Self, LoadError> {
-        let found = match std::fs::metadata(root) {
+        let (found, advice) = match std::fs::metadata(root) {
             Ok(metadata) if metadata.is_dir() => return Ok(Self { root: root.to_owned() }),
-            Ok(_) => "a file".to_owned(),
-            Err(error) => error.to_string(),
+            Ok(_) => ("a file".to_owned(), READABLE),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (error.to_string(), DOWNLOAD),
+            Err(error) => (error.to_string(), READABLE),
         };
         Err(LoadError {
             file: root.display().to_string(),
             place: "the directory of the model".to_owned(),
             found,
             expected: "a directory with `config.json`".to_owned(),
-            advice: READABLE,
+            advice,
         })
     }
 
@@ -222,6 +226,12 @@ mod tests {
         assert!(error.found.contains("more than 4194304 bytes"), "{error}");
         assert!(directory.read("absent", 1).unwrap().is_none());
         assert!(directory.read_required("absent", 1).unwrap_err().to_string().contains("no such file"));
+    }
+
+    #[test]
+    fn an_id_in_place_of_the_directory_is_an_error_with_the_download() {
+        let error = ModelDirectory::open(Path::new("owner/name")).unwrap_err().to_string();
+        assert!(error.starts_with("owner/name: ") && error.contains("`hf download OWNER/NAME"), "{error}");
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl ModelWeights {
             return Ok(weights);
         }
         let Some(index) = directory.json(INDEX)? else {
-            let advice = "download the weights as safetensors; files of PyTorch (.bin) are not read";
+            let advice = "download the weights as safetensors; files of PyTorch (.bin) and ONNX are not read";
             return Err(weights.error("the file", "no such file", &format!("the weights, or {INDEX}"), advice));
         };
         index.file().clone_into(&mut weights.error_path);

@@ -55,6 +55,10 @@ const PROGRESS: Duration = Duration::from_millis(500);
 /// Rates of the passes against the simulated servers, in calls per second.
 const RATE: f64 = 700.0;
 const IDLE_RATE: f64 = 20.0;
+/// Name of the load that a server cannot answer one call at a time.
+const BUSY_PASS: &str = "busy";
+/// Number of characters of the longest bar.
+const BAR_MAX: u8 = 50;
 
 /// Arguments of `groupage demo`.
 #[derive(Debug, Clone, ClapArgs)]
@@ -114,8 +118,8 @@ pub(super) fn run(args: &Args) -> ExitCode {
     };
     match runtime.block_on(run) {
         Ok(()) => ExitCode::SUCCESS,
-        // The code of `groupage proxy`: every later run of this build fails too.
-        Err(error) if args.engine.is_some() && !cfg!(feature = "engine") => fail(&error, config::EXIT_CONFIG),
+        // The code of `groupage proxy` and `groupage doctor` for a model that cannot be served.
+        Err(error) if args.engine.is_some() => fail(&error, config::EXIT_CONFIG),
         Err(error) => fail(&error, EXIT_INTERNAL),
     }
 }
@@ -150,7 +154,7 @@ async fn run_demo(args: &Args) -> Result<(), BoxError> {
     println!();
     let mut rows = Vec::new();
     let span = Duration::from_secs(args.seconds);
-    for (pass, rate) in [("busy", args.rate.unwrap_or(RATE)), ("idle", args.idle_rate.unwrap_or(IDLE_RATE))] {
+    for (pass, rate) in [(BUSY_PASS, args.rate.unwrap_or(RATE)), ("idle", args.idle_rate.unwrap_or(IDLE_RATE))] {
         for (way, target) in [("direct", stand_in.addr()), ("groupage", through)] {
             let run = LoadRun { pass, way, rate, span, to: target };
             rows.push(run.execute(args, &stand_in, async |load| progress(pass, way, load).await).await?.0);
@@ -159,6 +163,7 @@ async fn run_demo(args: &Args) -> Result<(), BoxError> {
     proxy.drain().await;
     let concluded = run_self_batching(args, &mut rows).await?;
     print_table(&rows);
+    print_chart(&rows);
     println!("{concluded}");
     println!("every answer was checked: {} wrong", count_wrong(&rows));
     println!("next: groupage proxy --upstream http://127.0.0.1:8080   in front of your own server");
@@ -300,6 +305,24 @@ fn print_table(rows: &[RunResult]) {
     println!();
 }
 
+/// Prints the rates of the busy load as bars.
+fn print_chart(rows: &[RunResult]) {
+    let rates = || rows.iter().filter(|row| row.pass == BUSY_PASS).map(|row| (row.way, row.report.calls_per_second()));
+    let most = rates().fold(0.0_f64, |most, (_, rate)| most.max(rate));
+    println!("calls served per second, {BUSY_PASS} load");
+    for (way, rate) in rates() {
+        println!("  {way:<11} {} {rate:.1}", draw_bar(rate, most));
+    }
+    println!();
+}
+
+/// Returns a bar as long as the share of a value in the largest one.
+fn draw_bar(value: f64, most: f64) -> String {
+    let columns = value / most * f64::from(BAR_MAX);
+    let filled = (1..=BAR_MAX).filter(|column| f64::from(*column) - 0.5 <= columns).count();
+    "█".repeat(filled)
+}
+
 fn count_wrong(rows: &[RunResult]) -> u64 {
     rows.iter().map(|row| row.report.wrong).sum()
 }
@@ -318,6 +341,14 @@ mod tests {
     use clap::FromArgMatches as _;
 
     use super::*;
+
+    #[test]
+    fn bars_have_the_lengths_of_their_values() {
+        let length = |value, most| draw_bar(value, most).chars().count();
+        assert_eq!(length(693.0, 693.0), usize::from(BAR_MAX));
+        assert_eq!(length(102.4, 693.0), 7);
+        assert_eq!(length(0.0, 0.0), 0, "no call was served");
+    }
 
     #[test]
     fn a_device_is_named_together_with_a_model() {

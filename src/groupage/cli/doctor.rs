@@ -25,7 +25,13 @@ pub(super) struct Args {
     #[arg(long, value_name = "MODEL_DIR")]
     engine: Option<PathBuf>,
     /// Device that executes the model: Auto, Cpu or Cuda
-    #[arg(long, value_name = "DEVICE", default_value = "Auto", value_parser = config::parse_engine_device)]
+    #[arg(
+        long,
+        value_name = "DEVICE",
+        default_value = "Auto",
+        requires = "engine",
+        value_parser = config::parse_engine_device
+    )]
     engine_device: EngineDevice,
 }
 
@@ -157,11 +163,12 @@ mod tests {
             Args::from_arg_matches(&matches).map(|args| args.engine_device)
         };
         for (name, device) in [("CPU", EngineDevice::Cpu), ("cuda", EngineDevice::Cuda), ("Auto", EngineDevice::Auto)] {
-            assert_eq!(parse(&["--engine-device", name]).unwrap(), device);
+            assert_eq!(parse(&["--engine", "m", "--engine-device", name]).unwrap(), device);
         }
         assert_eq!(parse(&[]).unwrap(), EngineDevice::Auto);
-        let error = parse(&["--engine-device", "tpu"]).unwrap_err().to_string();
+        let error = parse(&["--engine", "m", "--engine-device", "tpu"]).unwrap_err().to_string();
         assert!(error.contains("tpu") && error.contains("choose Auto, Cpu or Cuda"), "{error}");
+        assert!(parse(&["--engine-device", "cpu"]).unwrap_err().to_string().contains("--engine <MODEL_DIR>"));
     }
 
     #[test]

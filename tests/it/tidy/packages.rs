@@ -25,6 +25,8 @@ struct Package {
     description: String,
     /// Names of the normal dependencies.
     dependencies: Vec<String>,
+    /// Names of the dependencies of tests, examples and benchmarks.
+    test_dependencies: Vec<String>,
 }
 
 // === impl Package ===
@@ -32,14 +34,17 @@ struct Package {
 impl Package {
     fn new(package: &Value) -> Self {
         let text = |key: &str| package[key].as_str().unwrap_or_default().to_owned();
-        let normal = package["dependencies"].as_array().unwrap().iter().filter(|on| on["kind"].is_null());
-        let dependencies = normal.map(|on| on["name"].as_str().unwrap().to_owned()).collect();
+        let of_kind = |kind: Option<&str>| -> Vec<String> {
+            let all = package["dependencies"].as_array().unwrap().iter().filter(|on| on["kind"].as_str() == kind);
+            all.map(|on| on["name"].as_str().unwrap().to_owned()).collect()
+        };
         let name = text("name").strip_prefix(PREFIX).map_or_else(|| text("name"), str::to_owned);
         let manifest = text("manifest_path");
         let folder = Path::new(&manifest).parent().unwrap().strip_prefix(root()).unwrap().to_str().unwrap();
         // The root package contains the others.
         let folder = if folder.is_empty() { "src/groupage" } else { folder }.to_owned();
-        Self { name, folder, description: text("description"), dependencies }
+        let (dependencies, test_dependencies) = (of_kind(None), of_kind(Some("dev")));
+        Self { name, folder, description: text("description"), dependencies, test_dependencies }
     }
 
     fn sources(&self) -> Vec<Source> {
@@ -123,6 +128,24 @@ fn every_dependency_is_used() {
         let sources = package.sources();
         let tokens: Vec<_> = sources.iter().map(Source::code).collect();
         for name in &package.dependencies {
+            if !tokens.iter().any(|tokens| names_crate(tokens, name)) {
+                writeln!(wrong, "`{}` does not use `{name}`: remove it from its Cargo.toml", package.name).unwrap();
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+#[test]
+fn every_dependency_of_tests_is_used() {
+    let mut wrong = String::new();
+    for package in packages() {
+        // The benchmarks of all packages are in one folder.
+        let folders: &[&str] = if package.name == "groupage" { &["benches", "e2e", "tests"] } else { &["benches"] };
+        let mut all = package.sources();
+        all.extend(folders.iter().flat_map(|folder| sources(folder)));
+        let tokens: Vec<_> = all.iter().map(Source::tokens).collect();
+        for name in &package.test_dependencies {
             if !tokens.iter().any(|tokens| names_crate(tokens, name)) {
                 writeln!(wrong, "`{}` does not use `{name}`: remove it from its Cargo.toml", package.name).unwrap();
             }

@@ -11,7 +11,7 @@ use groupage_engine::Model;
 use groupage_serving::{ModelRoute, ServedModel};
 use serde_json::json;
 
-use super::{Args, RunResult, count_wrong, print_table, progress, start_proxy};
+use super::{Args, BUSY_PASS, RunResult, count_wrong, print_chart, print_table, progress, start_proxy};
 use crate::api::v1alpha1::EngineDevice;
 use crate::app::RunningApp;
 use crate::batching::rng::SplitMix64;
@@ -76,7 +76,7 @@ pub(super) async fn run_demo(args: &Args, engine: &EngineConfig) -> Result<(), B
         args.seconds
     );
     println!();
-    let busy = LoadPass { name: "busy", rate: args.rate.unwrap_or(alone * BUSY) };
+    let busy = LoadPass { name: BUSY_PASS, rate: args.rate.unwrap_or(alone * BUSY) };
     let idle = LoadPass { name: "idle", rate: args.idle_rate.unwrap_or(alone * IDLE) };
     let mut rows = Vec::new();
     for pass in [busy, idle] {
@@ -95,6 +95,7 @@ pub(super) async fn run_demo(args: &Args, engine: &EngineConfig) -> Result<(), B
     app.drain().await;
     rows.sort_by_key(|row| row.pass != busy.name);
     print_table(&rows);
+    print_chart(&rows);
     println!("{}", describe_gain(&rows));
     println!(
         "every answer was compared with that to the same call alone: {} wrong",
@@ -168,7 +169,7 @@ async fn run_pass(
 /// Describes the gain of the busy pass.
 fn describe_gain(rows: &[RunResult]) -> String {
     let rate = |mode: ExecutionMode| {
-        rows.iter().find(|row| row.pass == "busy" && row.way == mode.name()).map(|row| row.report.calls_per_second())
+        rows.iter().find(|row| row.pass == BUSY_PASS && row.way == mode.name()).map(|row| row.report.calls_per_second())
     };
     match (rate(ExecutionMode::OneAtATime), rate(ExecutionMode::Batched)) {
         (Some(alone), Some(batched)) if alone > 0.0 => format_gain(batched / alone),
