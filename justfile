@@ -80,11 +80,11 @@ image VARIANT="static":
 
 # Follow every item through faults, cancellations and poisoned calls
 ledger ITEMS="300000":
-    GROUPAGE_LEDGER_ITEMS={{ITEMS}} GROUPAGE_STREAM_LEDGER_CALLS=10000 cargo test --locked --profile sim --test it ledger -- --nocapture
+    RUST_TEST_THREADS=2 GROUPAGE_LEDGER_ITEMS={{ITEMS}} GROUPAGE_STREAM_LEDGER_CALLS=10000 cargo test --locked --profile sim --test it ledger -- --nocapture
 
 # The same for hours
 soak ITEMS="30000000":
-    GROUPAGE_LEDGER_ITEMS={{ITEMS}} cargo test --locked --profile sim --test it ledger -- --nocapture
+    RUST_TEST_THREADS=2 GROUPAGE_LEDGER_ITEMS={{ITEMS}} cargo test --locked --profile sim --test it ledger -- --nocapture
 
 # Generated pairs of calls that must not share a batch
 key-pairs PAIRS="1000000":
