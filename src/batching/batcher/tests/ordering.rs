@@ -108,3 +108,34 @@ fn a_class_has_its_share_if_its_calls_are_charged_by_length() {
     let (light, urgent) = count_answers(&mut clients, 40);
     assert!(light > 0 && (6..=10).contains(&(urgent / light)), "{urgent} urgent calls, {light} others");
 }
+
+#[test]
+fn tenants_share_by_weight_although_a_call_stalls() {
+    for stalled in 8..20 {
+        let limits = limits(|l| {
+            l.policy = DispatchPolicy::Adaptive { hold_permille: 0 };
+            l.scopes[0].batch_items_max = 1;
+        });
+        let mut batcher = serial(Batcher::new(limits, 0));
+        let (mut now, mut order) = (0, Vec::new());
+        for turn in 0..20 {
+            // The time of a call is known after the first eight.
+            if turn < 8 {
+                batcher.enqueue(ms(now), call(turn + 101)).unwrap();
+            }
+            let batch = dispatched(&mut batcher, ms(now));
+            if turn == 7 {
+                (1..=9).for_each(|id| {
+                    let call = Call { tenant: TenantId(1), tenant_weight: 3, ..call(id) };
+                    batcher.enqueue(ms(now), call).unwrap();
+                });
+                (10..=12).for_each(|id| batcher.enqueue(ms(now), Call { tenant: TenantId(2), ..call(id) }).unwrap());
+            }
+            order.extend(ids(&batch));
+            let took = if turn == stalled { 50 } else { 2 };
+            now += took;
+            batcher.complete(ms(now), batch.id, ok(Duration::from_millis(took)));
+        }
+        assert_eq!(order[8..], [1, 10, 2, 3, 11, 4, 5, 6, 12, 7, 8, 9], "stalled: {stalled}");
+    }
+}
