@@ -30,13 +30,13 @@ pub use self::report::LedgerReport;
 pub const POLICY: &str = "\
 routes:
   - path: /v1/embeddings
-    timeout: 200ms
+    timeout: 1s
   - path: /v1/models/ledger:predict
-    timeout: 200ms
+    timeout: 1s
   - path: /ledger
     protocol: Generic
     idempotent: Always
-    timeout: 200ms
+    timeout: 1s
     generic: {items: /items, results: /results}
 limits: {batchItemsMax: 32}
 scheduling: {policy: WorkConserving, slots: 4}

@@ -59,7 +59,7 @@ const REFUSE_EVERY: Duration = Duration::from_millis(20);
 /// Returns the ledger's policy with another timeout. The unbatched calls of all clients wait for
 /// four slots, and a pause of the machine must not time them out.
 fn policy_with_timeout(timeout: &str) -> String {
-    integrity::POLICY.replace("timeout: 200ms", &format!("timeout: {timeout}"))
+    integrity::POLICY.replace("timeout: 1s", &format!("timeout: {timeout}"))
 }
 
 #[test]
