@@ -21,6 +21,10 @@ lint:
 test *ARGS:
     cargo test --locked --workspace {{ARGS}}
 
+# Benchmarks in a short form, without a build that is optimised
+bench-tiny:
+    cargo test --locked --workspace --bench '*'
+
 # Regenerate the reference pages and golden files
 update:
     UPDATE=1 cargo test --locked -p groupage-policy
