@@ -116,7 +116,7 @@ impl Adaptive {
         known.then_some(due.0.saturating_sub(now.0))
     }
 
-    /// Returns `true` if a request is a lone call that has to be sent as a batch would be.
+    /// Returns `true` if a request is an unbatched call that has to be sent as a batch would be.
     pub(in super::super) fn has_own_connection(&self, id: BatchId) -> bool {
         self.flights.get(&id).is_some_and(|flight| flight.mark.connection == ConnectionUse::Own)
     }
