@@ -204,8 +204,8 @@ impl MergeState {
             // The members were not sent again alone, so it is not known whether they would succeed.
             BatchOutcome::NotRetried(refusal) => self.evidence_of_unretried(refusal),
             BatchOutcome::OutOfMemory if !ended.replayable => self.evidence_of_unretried(BatchRefusal::OutOfMemory),
-            // The clients did not wait as long as the trial took, while lone calls are answered
-            // soon.
+            // The clients did not wait as long as the trial took, while unbatched calls are
+            // answered soon.
             BatchOutcome::Cancelled
                 if self.trial == Some(ended.batch)
                     && observed.first_byte.is_none()
@@ -223,8 +223,8 @@ impl MergeState {
         if self.validated { Evidence::Doubtful(refusal) } else { Evidence::Refused(refusal) }
     }
 
-    /// Records the end of a batch or of a lone call. Returns the change that results: `Some(None)`
-    /// is the end of the suspension. `base`: length of the first suspension.
+    /// Records the end of a batch or of an unbatched call. Returns the change that results:
+    /// `Some(None)` is the end of the suspension. `base`: length of the first suspension.
     pub(super) fn observe(
         &mut self,
         (now, base): (Tick, Duration),

@@ -6,8 +6,8 @@ use super::super::super::call::PriorityId;
 use super::super::super::priority::PriorityClass;
 use super::*;
 
-/// Service time of an unbatched call in nanoseconds, and its ratio to that of each further item of a
-/// batch.
+/// Service time of an unbatched call in nanoseconds, and its ratio to that of each further item of
+/// a batch.
 const UNBATCHED: u64 = 20_000_000;
 const ITEM_PARTS: u64 = 20;
 /// Time after which the server refuses a list.
