@@ -187,9 +187,9 @@ impl Adaptive {
     }
 
     /// Updates the model with a batch that was answered successfully. Returns `true` if the sample
-    /// shows that the server was replaced. `was_lone`: nothing else was in flight meanwhile. `took`:
-    /// time of the batch in nanoseconds. `limited`: number of queued items of the class, if the
-    /// class had a limit.
+    /// shows that the server was replaced. `was_lone`: nothing else was in flight meanwhile.
+    /// `took`: time of the batch in nanoseconds. `limited`: number of queued items of the class, if
+    /// the class had a limit.
     fn learn(
         &mut self,
         now: Tick,
