@@ -33,7 +33,7 @@ async fn injected_manifests_serve_through_batches_and_can_be_restored(space: &Te
     space.apply(&manifest).await?;
     let before = space.deployment_ready("model").await?;
     let caller = TestClient::start_for(space, "model:80").await?;
-    let alone = caller.call_sequentially("model:80", &predictions()).await?;
+    let unbatched = caller.call_sequentially("model:80", &predictions()).await?;
     let injected = inject_manifest(space, &manifest, &[]).await?;
     space.apply(&injected).await?;
     let pods = space.deployment_settled("model").await?;
@@ -42,9 +42,10 @@ async fn injected_manifests_serve_through_batches_and_can_be_restored(space: &Te
     }
     caller.wait_until_reachable("model:80", "/health").await?;
     let batched = caller.call_concurrently("model:80", &predictions()).await?;
-    if let Some((alone, batched)) = alone.iter().zip(&batched).find(|(alone, batched)| !is_same_answer(alone, batched))
+    if let Some((unbatched, batched)) =
+        unbatched.iter().zip(&batched).find(|(unbatched, batched)| !is_same_answer(unbatched, batched))
     {
-        return Err(format!("alone {alone:?}, batched {batched:?}").into());
+        return Err(format!("unbatched {unbatched:?}, batched {batched:?}").into());
     }
     let metrics = space.merged_metrics(&pods).await?;
     if metrics.shared_batches() < 1.0 {

@@ -223,11 +223,11 @@ async fn create_model(space: &TestNamespace) -> Result<(), TestError> {
 /// Sends calls one after the other and then at once, and requires the same answers.
 async fn compare_answers(caller: &TestClient, address: &str) -> Result<(), TestError> {
     let calls = calls();
-    let alone = caller.call_sequentially(address, &calls).await?;
+    let unbatched = caller.call_sequentially(address, &calls).await?;
     let together = caller.call_concurrently(address, &calls).await?;
-    for (alone, together) in alone.iter().zip(&together) {
-        if alone.status != 200 || !is_same_answer(alone, together) {
-            return Err(format!("alone {alone:?}, in a batch {together:?}").into());
+    for (unbatched, together) in unbatched.iter().zip(&together) {
+        if unbatched.status != 200 || !is_same_answer(unbatched, together) {
+            return Err(format!("unbatched {unbatched:?}, in a batch {together:?}").into());
         }
     }
     Ok(())

@@ -42,8 +42,8 @@ async fn every_command_of_the_guide_works(space: &TestNamespace) -> CaseResult {
     let deployed = servers::fastapi(space, "embedder").await?;
     space.deployment_ready("embedder").await?;
     let caller = TestClient::start_for(space, SERVICE).await?;
-    let alone = caller.call_sequentially(SERVICE, &deployed.calls).await?;
-    let load = ExpectedCalls { caller: &caller, service: SERVICE, calls: &deployed.calls, alone: &alone };
+    let unbatched = caller.call_sequentially(SERVICE, &deployed.calls).await?;
+    let load = ExpectedCalls { caller: &caller, service: SERVICE, calls: &deployed.calls, unbatched: &unbatched };
     let guide = std::fs::read_to_string(repository_root().join("docs/guide/kubernetes.md"))?;
     let blocks = parse_blocks(&guide);
     if blocks.len() < 8 {

@@ -39,9 +39,9 @@ async fn an_annotation_enables_batches_and_changes_no_answer(space: &TestNamespa
         return Err("a pod that did not request a sidecar has one".into());
     }
     let caller = TestClient::start_for(space, "model:80").await?;
-    let mut alone = Vec::new();
+    let mut unbatched = Vec::new();
     for calls in [embeddings(), predictions()] {
-        alone.push(caller.call_sequentially("model:80", &calls).await?);
+        unbatched.push(caller.call_sequentially("model:80", &calls).await?);
     }
     space.kubectl(&["patch", "deployment", "model", "--patch", ANNOTATE]).await?;
     let pods = space.deployment_settled("model").await?;
@@ -51,14 +51,14 @@ async fn an_annotation_enables_batches_and_changes_no_answer(space: &TestNamespa
     }
     caller.wait_until_reachable("model:80", "/health").await?;
     let mut summary = Vec::new();
-    for (calls, alone) in [embeddings(), predictions()].iter().zip(&alone) {
+    for (calls, unbatched) in [embeddings(), predictions()].iter().zip(&unbatched) {
         let before = model_stats(space, &pod.name_any()).await?;
         let batched = caller.call_concurrently("model:80", calls).await?;
         let runs = model_stats(space, &pod.name_any()).await?.since(&before).calls;
-        if let Some((alone, batched)) =
-            alone.iter().zip(&batched).find(|(alone, batched)| !is_same_answer(alone, batched))
+        if let Some((unbatched, batched)) =
+            unbatched.iter().zip(&batched).find(|(unbatched, batched)| !is_same_answer(unbatched, batched))
         {
-            return Err(format!("alone {alone:?}, batched {batched:?}").into());
+            return Err(format!("unbatched {unbatched:?}, batched {batched:?}").into());
         }
         summary.push(format!("{CALLERS} answers equal, {runs} calls of the model"));
     }

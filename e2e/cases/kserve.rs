@@ -97,11 +97,11 @@ async fn an_annotated_python_server_is_ready_with_its_model_and_batches_change_n
         .take(CALLERS)
         .map(|row| HttpCall::post(PREDICT, format!(r#"{{"instances": [{row}]}}"#)))
         .collect();
-    let alone = caller.call_sequentially(&around, &calls).await?;
+    let unbatched = caller.call_sequentially(&around, &calls).await?;
     let batched = caller.call_concurrently("digits:80", &calls).await?;
-    for (at, (alone, batched)) in alone.iter().zip(&batched).enumerate() {
-        if alone.status != 200 || (alone.status, &alone.body) != (batched.status, &batched.body) {
-            return Err(TestError::from(format!("call {at}: alone {alone:?}, batched {batched:?}")));
+    for (at, (unbatched, batched)) in unbatched.iter().zip(&batched).enumerate() {
+        if unbatched.status != 200 || (unbatched.status, &unbatched.body) != (batched.status, &batched.body) {
+            return Err(TestError::from(format!("call {at}: unbatched {unbatched:?}, batched {batched:?}")));
         }
     }
     let metrics = space.metrics(&pod).await?;

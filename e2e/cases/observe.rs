@@ -56,14 +56,14 @@ async fn mode_observe_predicts_the_effect_of_batching(space: &TestNamespace) -> 
     let around = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).ok_or("no address")?;
     let around = std::net::SocketAddr::new(around.parse()?, 8080).to_string();
     for calls in [embeddings(), predictions()] {
-        let alone = caller.call_sequentially(&around, &calls).await?;
+        let unbatched = caller.call_sequentially(&around, &calls).await?;
         let before = model_stats(space, &name).await?;
         let observed = caller.call_concurrently("model:80", &calls).await?;
         let seen = model_stats(space, &name).await?.since(&before);
-        if let Some((alone, observed)) =
-            alone.iter().zip(&observed).find(|(alone, observed)| !is_same_answer(alone, observed))
+        if let Some((unbatched, observed)) =
+            unbatched.iter().zip(&observed).find(|(unbatched, observed)| !is_same_answer(unbatched, observed))
         {
-            return Err(format!("alone {alone:?}, observed {observed:?}").into());
+            return Err(format!("unbatched {unbatched:?}, observed {observed:?}").into());
         }
         if seen.calls != CALLERS as u64 {
             return Err(format!("{CALLERS} calls were made, and the model had {}", seen.calls).into());
@@ -79,7 +79,7 @@ async fn mode_observe_predicts_the_effect_of_batching(space: &TestNamespace) -> 
     // The latency of unbatched calls is known now, so a prediction is made for every further call.
     let known = space.metrics(&pod).await?;
     load.wait_until_served(FURTHER).await?;
-    let alone = load.stop().await?;
+    let unbatched = load.stop().await?;
     let seen = model_stats(space, &name).await?.since(&before);
     let metrics = space.metrics(&pod).await?;
     let counted = metrics.sum("groupage_predicted_calls_total", &[]);
@@ -87,9 +87,10 @@ async fn mode_observe_predicts_the_effect_of_batching(space: &TestNamespace) -> 
     let left_out = |metrics: &MetricsSnapshot| metrics.sum("groupage_unpredicted_calls_total", &[]);
     let left_out = left_out(&metrics) - left_out(&known);
     let summary = format!("{} calls one by one, {counted} predicted: {predicted}", seen.calls);
-    if (alone.not_served(), seen.calls, seen.items) != (0, alone.served, alone.served) || metrics.shared_batches() > 0.0
+    if (unbatched.not_served(), seen.calls, seen.items) != (0, unbatched.served, unbatched.served)
+        || metrics.shared_batches() > 0.0
     {
-        return Err(format!("{summary}; {} shared, {seen:?}, {alone:?}", metrics.shared_batches()).into());
+        return Err(format!("{summary}; {} shared, {seen:?}, {unbatched:?}", metrics.shared_batches()).into());
     }
     #[expect(clippy::cast_precision_loss, reason = "some hundreds of calls")]
     if further < 0.9 * FURTHER as f64 || left_out > 0.1 * further {

@@ -93,11 +93,11 @@ async fn one_annotation_captures(space: &TestNamespace, server: &ServerSpec, sec
     let before = WorkloadSnapshot::read(space, &pods).await?;
     let caller = TestClient::start(space).await?;
     caller.wait_until_reachable(SERVICE, server.ready).await?;
-    let alone = caller.call_sequentially(SERVICE, &deployed.calls).await?;
-    if let Some(other) = alone.iter().find(|answer| answer.status != 200) {
+    let unbatched = caller.call_sequentially(SERVICE, &deployed.calls).await?;
+    if let Some(other) = unbatched.iter().find(|answer| answer.status != 200) {
         return Err(format!("alone it answers {other:?}").into());
     }
-    let load = ExpectedCalls { caller: &caller, service: SERVICE, calls: &deployed.calls, alone: &alone };
+    let load = ExpectedCalls { caller: &caller, service: SERVICE, calls: &deployed.calls, unbatched: &unbatched };
     enable(space, server).await?;
     caller.wait_until_reachable(SERVICE, server.ready).await?;
     let batches = through_the_sidecar(space, server, &load).await?;
@@ -221,7 +221,7 @@ pub(super) struct ExpectedCalls<'a> {
     pub(super) service: &'a str,
     pub(super) calls: &'a [HttpCall],
     /// Answer to each call when it is sent alone.
-    pub(super) alone: &'a [CallResponse],
+    pub(super) unbatched: &'a [CallResponse],
 }
 
 // === impl ExpectedCalls ===
@@ -246,8 +246,8 @@ impl ExpectedCalls<'_> {
     }
 
     fn compare(&self, answers: &[CallResponse]) -> Result<usize, TestError> {
-        match self.alone.iter().zip(answers).find(|(alone, answer)| !is_same_answer(alone, answer)) {
-            Some((alone, other)) => Err(format!("alone {alone:?}, through the Service {other:?}").into()),
+        match self.unbatched.iter().zip(answers).find(|(unbatched, answer)| !is_same_answer(unbatched, answer)) {
+            Some((unbatched, other)) => Err(format!("unbatched {unbatched:?}, through the Service {other:?}").into()),
             None => Ok(answers.len()),
         }
     }

@@ -16,7 +16,7 @@ use crate::test_namespace::{TestNamespace, has_condition, is_ready};
 use crate::{CaseResult, TestError};
 
 pub(super) const CASES: &[TestCase] = &[
-    case!("sidecar", batched_answers_equal_those_to_lone_calls),
+    case!("sidecar", batched_answers_equal_those_to_unbatched_calls),
     case!("sidecar", a_pod_is_ready_only_when_model_and_sidecar_are),
     case!("sidecar", a_model_that_becomes_slower_is_learned_anew),
 ];
@@ -39,7 +39,7 @@ pub(super) fn predictions() -> Vec<HttpCall> {
     (0..CALLERS).map(|at| HttpCall::post("/v1/models/stand-in:predict", body(at))).collect()
 }
 
-async fn batched_answers_equal_those_to_lone_calls(space: &TestNamespace) -> CaseResult {
+async fn batched_answers_equal_those_to_unbatched_calls(space: &TestNamespace) -> CaseResult {
     space.enforce_restricted().await?;
     space.apply(&merged(&batched(1, ", --items-max, '0', --base, 20ms", "", ""))).await?;
     let pods = space.deployment_ready("model").await?;
@@ -48,13 +48,14 @@ async fn batched_answers_equal_those_to_lone_calls(space: &TestNamespace) -> Cas
     caller.wait_until_reachable("model:80", "/health").await?;
     let mut summary = Vec::new();
     for (name, calls) in [("embeddings", embeddings()), ("predict", predictions())] {
-        let alone = caller.call_sequentially("direct:80", &calls).await?;
+        let unbatched = caller.call_sequentially("direct:80", &calls).await?;
         let before = model_stats(space, &model).await?;
         let batched = caller.call_concurrently("model:80", &calls).await?;
         let runs = model_stats(space, &model).await?.since(&before).calls;
-        let equal = alone.iter().zip(&batched).filter(|(alone, batched)| is_same_answer(alone, batched)).count();
+        let equal =
+            unbatched.iter().zip(&batched).filter(|(unbatched, batched)| is_same_answer(unbatched, batched)).count();
         if equal != CALLERS {
-            let other = alone.iter().zip(&batched).find(|(alone, batched)| !is_same_answer(alone, batched));
+            let other = unbatched.iter().zip(&batched).find(|(unbatched, batched)| !is_same_answer(unbatched, batched));
             return Err(format!("{name}: {equal} of {CALLERS} answers are equal; {other:?}").into());
         }
         if runs * 2 > CALLERS as u64 {
@@ -75,8 +76,8 @@ async fn batched_answers_equal_those_to_lone_calls(space: &TestNamespace) -> Cas
 
 /// Compares all that a client can observe. The `usage` of an embeddings response covers the
 /// client's own part only, so the whole body is compared.
-pub(super) fn is_same_answer(alone: &CallResponse, batched: &CallResponse) -> bool {
-    (alone.status, alone.header("content-type"), &alone.body)
+pub(super) fn is_same_answer(unbatched: &CallResponse, batched: &CallResponse) -> bool {
+    (unbatched.status, unbatched.header("content-type"), &unbatched.body)
         == (batched.status, batched.header("content-type"), &batched.body)
 }
 

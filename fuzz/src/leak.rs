@@ -42,15 +42,15 @@ pub fn split_leak(data: &[u8]) {
     }
     let mut lines = text.splitn(4, '\n');
     let mut line = || lines.next().unwrap_or_default();
-    let (call, lone, answer) = (line(), [line(), line()], line());
+    let (call, unbatched, answer) = (line(), [line(), line()], line());
     let (head, body) = AnswerHead::parse(answer);
     for endpoint in path_endpoints() {
-        leak(&endpoint, call, lone, (&head, body));
+        leak(&endpoint, call, unbatched, (&head, body));
     }
 }
 
-fn leak(endpoint: &PathEndpoint, call: &str, lone: [&str; 2], (head, body): (&AnswerHead<'_>, &str)) {
-    let [alone, other, first, second] = CANARIES.map(|canary| read(endpoint, call.replace('@', canary).as_bytes()));
+fn leak(endpoint: &PathEndpoint, call: &str, unbatched: [&str; 2], (head, body): (&AnswerHead<'_>, &str)) {
+    let [one, other, first, second] = CANARIES.map(|canary| read(endpoint, call.replace('@', canary).as_bytes()));
     let members = [&first, &second];
     if first.unbatched_reason().is_some() || first.merge != second.merge {
         return;
@@ -63,7 +63,7 @@ fn leak(endpoint: &PathEndpoint, call: &str, lone: [&str; 2], (head, body): (&An
     let (headers, body) = (head.headers([CANARIES[2], CANARIES[3]]), Bytes::from(body));
     let shared = BatchResponse { status: head.status, headers: &headers, body: &body };
     let evidence = UnbatchedEvidence::default();
-    for (call, (text, canary)) in [&alone, &other].into_iter().zip(lone.into_iter().zip(CANARIES)) {
+    for (call, (text, canary)) in [&one, &other].into_iter().zip(unbatched.into_iter().zip(CANARIES)) {
         // A batch that cannot be split marks its key, and the following unbatched answers of the
         // key are observed. The first split happens before any unbatched answer.
         check(endpoint, members, shared, &evidence);

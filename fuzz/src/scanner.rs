@@ -22,9 +22,9 @@ pub fn json_scanner(data: &[u8]) {
     let body = [b"{\"items\":[", data, b"]}"].concat();
     let call = read(&endpoint, &body);
     let Some(sent) = merge(&endpoint, &call) else { return };
-    let (alone, shared) = (items(&body), items(&sent.body));
-    assert_eq!(alone.len(), call.items as usize, "the parsers count different numbers of items");
-    let twice: Vec<&str> = alone.iter().chain(&alone).copied().collect();
+    let (unbatched, shared) = (items(&body), items(&sent.body));
+    assert_eq!(unbatched.len(), call.items as usize, "the parsers count different numbers of items");
+    let twice: Vec<&str> = unbatched.iter().chain(&unbatched).copied().collect();
     assert_eq!(shared, twice, "a batch does not contain the items of its members, in order and unchanged");
 }
 

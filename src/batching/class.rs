@@ -13,7 +13,7 @@ use super::call::{Call, CostClassId, KeyId};
 use super::ceiling::{CeilingSnapshot, Ceilings, SizeMeasure};
 use super::limits::Limits;
 use super::tick::Tick;
-use merging::{EndedBatch, KeyQuarantine, MergeLimit, MergingChange, is_answered_alone};
+use merging::{EndedBatch, KeyQuarantine, MergeLimit, MergingChange, is_answered_unbatched};
 pub(super) use state::{ClassSample, ClassState};
 
 /// Maximum number of cost classes remembered. Beyond it the least recently used one is dropped.
@@ -93,20 +93,20 @@ impl ClassTable {
         let bound = class.map(|class| class.merging.merge_limit(now, eager));
         let bound = bound.unwrap_or(if eager { MergeLimit::Free } else { MergeLimit::Trial });
         match bound {
-            MergeLimit::Alone(_) => bound,
+            MergeLimit::Unbatched(_) => bound,
             _ if class.is_some_and(|class| class.accepts_one_item(now)) => {
-                MergeLimit::Alone(Some(UnbatchedReason::Refused))
+                MergeLimit::Unbatched(Some(UnbatchedReason::Refused))
             }
             _ if let Some(refusal) = self.keys.quarantine_cause(now, key) => {
                 let is_different = refusal == BatchRefusal::Different;
                 let reason = if is_different { UnbatchedReason::Different } else { UnbatchedReason::Quarantined };
-                MergeLimit::Alone(Some(reason))
+                MergeLimit::Unbatched(Some(reason))
             }
-            _ if self.replays.replays_left(now) == 0 => MergeLimit::Alone(Some(UnbatchedReason::BudgetEmpty)),
+            _ if self.replays.replays_left(now) == 0 => MergeLimit::Unbatched(Some(UnbatchedReason::BudgetEmpty)),
             _ if class.is_some_and(|class| class.deferred) => MergeLimit::Deferred,
             // Without a reason: `Refused` would open the limiter, and the calls of a preferred key
             // would leave alone instead of as the pair of the retest.
-            _ if class.is_some_and(|class| class.merging.prefers_other_key(now, key)) => MergeLimit::Alone(None),
+            _ if class.is_some_and(|class| class.merging.prefers_other_key(now, key)) => MergeLimit::Unbatched(None),
             _ => bound,
         }
     }
@@ -200,8 +200,8 @@ impl ClassTable {
                 BatchOutcome::Refused(refusal) => refusal,
                 _ => BatchRefusal::Mismatch,
             };
-            let answered_alone = is_answered_alone(observed.outcome);
-            change = Some(Some(class.merging.suspend(now, base, refusal, answered_alone)));
+            let answered_unbatched = is_answered_unbatched(observed.outcome);
+            change = Some(Some(class.merging.suspend(now, base, refusal, answered_unbatched)));
         }
         if let Some(suspension) = change {
             let is_retest_failure = was_suspended && suspension.is_some();

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_an_inseparable_batch_of_any_size_are_tried_alone() {
+    fn members_of_an_inseparable_batch_of_any_size_are_tried_unbatched() {
         let mut plan = IsolationPlan::new(vec![1; 9], 4, PartOutcome::Inseparable);
         let parts: Vec<MemberRange> = std::iter::from_fn(|| plan.next_part()).collect();
         assert_eq!(parts, (0..9).map(|member| member..member + 1).collect::<Vec<_>>());

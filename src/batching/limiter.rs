@@ -177,11 +177,11 @@ impl ConcurrencyLimiter {
 
     /// Creates a limiter that starts at a restored limit and the latency of an unbatched call, in
     /// nanoseconds. Both may be outdated, so the limit is probed at once.
-    pub(super) fn limited(limit: u32, lone: u64) -> Self {
+    pub(super) fn limited(limit: u32, unbatched: u64) -> Self {
         let mut limiter = Self::new();
         let limit = f64::from(limit.max(1));
         limiter.set_limit(limit);
-        limiter.level.set_lone(to_f64(lone), 1.0, limit);
+        limiter.level.set_unbatched(to_f64(unbatched), 1.0, limit);
         limiter
     }
 
@@ -270,7 +270,7 @@ impl ConcurrencyLimiter {
         self.refine_from = f64::from(policy_limit.max(1));
         self.growth = GrowthRamp::uncapped();
         self.level.reset_batches();
-        self.level.clear_lone();
+        self.level.clear_unbatched();
         self.sojourns.clear();
         self.room = RoomTest::default();
         self.schedule.since = now;

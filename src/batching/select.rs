@@ -102,7 +102,7 @@ pub(super) fn ready(
     };
     // A trial batch of two calls is complete.
     let complete = together == MergeLimit::Trial && queue.calls_of(key).nth(1).is_some();
-    if head.call.unmergeable || complete || matches!(together, MergeLimit::Alone(_)) {
+    if head.call.unmergeable || complete || matches!(together, MergeLimit::Unbatched(_)) {
         return Readiness::Now(DispatchCause::Idle);
     }
     let scope = view.limits.scope(head.call.scope);
@@ -215,7 +215,7 @@ pub(super) fn select_members<'a>(
     }
     match together {
         MergeLimit::Free | MergeLimit::Trial => {}
-        MergeLimit::Alone(reason) => {
+        MergeLimit::Unbatched(reason) => {
             choice.unbatched_reason = reason;
             return Some(choice);
         }

@@ -281,7 +281,7 @@ impl SlotEstimator {
     pub(super) fn on_completion(&mut self, now: Tick, flight: &SlotFlight, expected: u64) -> SampleUse {
         self.drawn = None;
         if flight.others == 0 {
-            return SampleUse::Alone;
+            return SampleUse::Lone;
         }
         let observation = SlotObservation::new(now, flight, expected);
         if flight.others < self.in_use() {

@@ -77,7 +77,7 @@ pub struct ClassStats {
     /// Batches in the order of [`DispatchCause::ALL`].
     pub causes: [u64; DispatchCause::ALL.len()],
     /// Calls that could not be merged.
-    pub alone: u64,
+    pub unbatched: u64,
     /// Calls forwarded one by one because merging does not pay.
     pub passed: u64,
     /// Rejected items.
@@ -154,13 +154,13 @@ impl ClassStats {
             concurrent,
             other_keys_waiting,
             waited_nanos,
-            alone,
+            unbatched,
             passed,
             rejected,
             ..
         } = self;
         for count in
-            [batches, calls, items, shared, concurrent, other_keys_waiting, waited_nanos, alone, passed, rejected]
+            [batches, calls, items, shared, concurrent, other_keys_waiting, waited_nanos, unbatched, passed, rejected]
         {
             *count /= 2;
         }
@@ -190,13 +190,13 @@ impl DispatchStats {
     pub(super) fn on_dispatch(&mut self, sent: DispatchEvent) {
         *slot(&mut self.totals.causes, DispatchCause::ALL.iter().position(|cause| *cause == sent.cause)) += 1;
         let tally = self.stats_mut(sent.class);
-        if tally.batches + tally.alone + tally.passed == 0 {
+        if tally.batches + tally.unbatched + tally.passed == 0 {
             tally.since = sent.now;
         }
         tally.items_max = sent.items_max;
         tally.slo = sent.slo.or(tally.slo);
         if sent.unbatched {
-            tally.alone += 1;
+            tally.unbatched += 1;
         } else if sent.unbatched_reason == Some(UnbatchedReason::NoGain) {
             tally.passed += 1;
         } else {
@@ -210,7 +210,7 @@ impl DispatchStats {
             tally.last_items = sent.items;
             *slot(&mut tally.causes, DispatchCause::ALL.iter().position(|cause| *cause == sent.cause)) += 1;
         }
-        let dispatches = tally.batches.max(tally.alone).max(tally.passed);
+        let dispatches = tally.batches.max(tally.unbatched).max(tally.passed);
         let is_old = dispatches >= 2 * RECENT_MIN && sent.now.since(tally.since) >= 2 * RECENT_TIME;
         if dispatches >= 2 * RECENT || is_old {
             tally.halve(sent.now);

@@ -89,14 +89,14 @@ fn check_mixed_kinds(executor: &mut impl Executor, all: &[TokenSequence], kinds:
     let results = executor.execute(&batch).unwrap();
     assert_eq!(results.len(), all.len());
     for ((result, sequence), kind) in results.into_iter().zip(all).zip(kinds.into_iter().cycle()) {
-        let alone = execute(executor, std::slice::from_ref(sequence), kind).swap_remove(0);
+        let single = execute(executor, std::slice::from_ref(sequence), kind).swap_remove(0);
         let together = match (result.unwrap(), kind) {
             (SequenceOutput::Logits(values), OutputKind::Logits)
             | (SequenceOutput::Embedding(values), OutputKind::Embedding)
             | (SequenceOutput::TokenStates { values, .. }, OutputKind::TokenStates) => values,
             other => panic!("{other:?}"),
         };
-        assert_eq!(together, alone);
+        assert_eq!(together, single);
     }
     batch.clear();
     assert_eq!(executor.execute(&batch).unwrap(), []);

@@ -109,9 +109,9 @@ impl Endpoint {
         &self,
         call: &Call,
         merged: AnswerContent<'_>,
-        alone: AnswerContent<'_>,
+        unbatched: AnswerContent<'_>,
     ) -> AnswerComparison {
-        let answers = [merged, alone];
+        let answers = [merged, unbatched];
         let rounding = match self.shape.payload {
             Payload::GrpcTensors => tensors::compare_messages(call, answers),
             Payload::Tensors if answers.iter().any(|answer| tensors::is_binary(*answer)) => {
@@ -130,9 +130,9 @@ impl Endpoint {
 
     /// Compares two JSON documents. Returns the largest difference that rounding explains.
     fn compare_documents(&self, call: &Call, docs: [&[u8]; 2]) -> Result<f64, AnswerDifference> {
-        let [merged, alone] = docs;
+        let [merged, unbatched] = docs;
         if docs.iter().any(|doc| json::validate(doc, JsonRules::ANSWER).is_err()) {
-            return if merged == alone { Ok(0.0) } else { Err(AnswerDifference::new(DifferenceKind::Structure)) };
+            return if merged == unbatched { Ok(0.0) } else { Err(AnswerDifference::new(DifferenceKind::Structure)) };
         }
         let encoding = Pointer::from_static("/encoding_format");
         let encoding = json::find(&call.body, json::root(&call.body), &encoding).ok().flatten();
@@ -145,7 +145,7 @@ impl Endpoint {
         };
         let roots = docs.map(json::root);
         // A response to a single form may have no list of results: all of it is one.
-        let has_list = comparer.has_results(merged) && comparer.has_results(alone);
+        let has_list = comparer.has_results(merged) && comparer.has_results(unbatched);
         let scale = (!has_list).then(|| comparer.scale_of(roots));
         match comparer.compare(roots, scale) {
             Err(kind) => Err(AnswerDifference { at: to_pointer(&comparer.path), kind }),
@@ -204,12 +204,12 @@ impl Comparer<'_> {
         if self.is_left_out() {
             return Ok(());
         }
-        let [merged, alone] = self.docs;
-        match (kind(merged, one.start), kind(alone, other.start)) {
+        let [merged, unbatched] = self.docs;
+        match (kind(merged, one.start), kind(unbatched, other.start)) {
             (JsonType::Object, JsonType::Object) => self.compare_objects([one, other], scale),
             (JsonType::Array, JsonType::Array) => self.compare_lists([one, other], scale),
             (JsonType::Number, JsonType::Number) => {
-                let texts = [one.of(merged), other.of(alone)];
+                let texts = [one.of(merged), other.of(unbatched)];
                 let is_exact = texts.iter().all(|text| json::is_integer(text));
                 match scale {
                     None => Ok(()),
@@ -223,7 +223,7 @@ impl Comparer<'_> {
                 }
             }
             (JsonType::String, JsonType::String) => {
-                let texts = [unescape(one.inner_bytes(merged)), unescape(other.inner_bytes(alone))];
+                let texts = [unescape(one.inner_bytes(merged)), unescape(other.inner_bytes(unbatched))];
                 if texts[0] == texts[1] {
                     return Ok(());
                 }
@@ -236,17 +236,17 @@ impl Comparer<'_> {
                 }
             }
             (one_kind, other_kind) if one_kind != other_kind => Err(DifferenceKind::Structure),
-            _ if one.of(merged) == other.of(alone) => Ok(()),
+            _ if one.of(merged) == other.of(unbatched) => Ok(()),
             _ => Err(DifferenceKind::Value),
         }
     }
 
     fn compare_objects(&mut self, [one, other]: [Span; 2], scale: Scale) -> Result<(), DifferenceKind> {
-        let [merged, alone] = self.docs;
+        let [merged, unbatched] = self.docs;
         let members = |doc, object| -> Vec<(Cow<'_, [u8]>, Span)> {
             Members::new(doc, object).map(|member| (unescape(member.key.inner_bytes(doc)), member.value)).collect()
         };
-        let (own, others) = (members(merged, one), members(alone, other));
+        let (own, others) = (members(merged, one), members(unbatched, other));
         for (name, value) in &own {
             self.path.push(String::from_utf8_lossy(name).into_owned());
             let scale = self.member_scale(scale);
@@ -268,9 +268,9 @@ impl Comparer<'_> {
     }
 
     fn compare_lists(&mut self, lists: [Span; 2], scale: Scale) -> Result<(), DifferenceKind> {
-        let [merged, alone] = self.docs;
+        let [merged, unbatched] = self.docs;
         let mut elements: [Vec<Span>; 2] =
-            [Elements::new(merged, lists[0]).collect(), Elements::new(alone, lists[1]).collect()];
+            [Elements::new(merged, lists[0]).collect(), Elements::new(unbatched, lists[1]).collect()];
         if elements[0].len() != elements[1].len() {
             return Err(DifferenceKind::Structure);
         }
@@ -289,7 +289,7 @@ impl Comparer<'_> {
         let [own, others] = elements;
         for (place, (one, other)) in own.into_iter().zip(others).enumerate() {
             self.path.push(place.to_string());
-            let both_numbers = [(merged, one), (alone, other)].map(|(doc, span)| kind(doc, span.start));
+            let both_numbers = [(merged, one), (unbatched, other)].map(|(doc, span)| kind(doc, span.start));
             match scale {
                 None if are_results => {
                     let scale = of_all.unwrap_or_else(|| self.result_scale([one, other]));
@@ -297,7 +297,7 @@ impl Comparer<'_> {
                 }
                 // Components of a vector may be integers of a quantized model.
                 Some(scale) if both_numbers == [JsonType::Number; 2] => {
-                    self.compare_numbers([to_number(one.of(merged)), to_number(other.of(alone))], scale)?;
+                    self.compare_numbers([to_number(one.of(merged)), to_number(other.of(unbatched))], scale)?;
                 }
                 _ => self.compare([one, other], scale)?,
             }

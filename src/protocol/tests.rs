@@ -357,13 +357,13 @@ fn run(case: &Value) -> Option<usize> {
     }
     for index in &shared {
         let members = names(&upstream[*index]);
-        let alone_later = upstream.iter().skip(index + 1).any(|entry| members.contains(&names(entry)[0]));
-        check_shared(id, case, *index, &members, &clients, alone_later);
+        let unbatched_later = upstream.iter().skip(index + 1).any(|entry| members.contains(&names(entry)[0]));
+        check_shared(id, case, *index, &members, &clients, unbatched_later);
     }
     Some(shared.len())
 }
 
-fn check_shared(id: &str, case: &Value, index: usize, members: &[String], clients: &Clients, alone_later: bool) {
+fn check_shared(id: &str, case: &Value, index: usize, members: &[String], clients: &Clients, unbatched_later: bool) {
     let expected = &case["expected_upstream"][index];
     let answer = &case["upstream_response"][index];
     let of: Vec<_> = members.iter().map(|name| &clients[name]).collect();
@@ -405,13 +405,13 @@ fn check_shared(id: &str, case: &Value, index: usize, members: &[String], client
         200..300 => match split_sent(endpoint, &calls, &sent, status, &headers, &body) {
             Ok(replies) => replies,
             Err(mismatch) => {
-                assert!(alone_later, "{id}: {mismatch}");
+                assert!(unbatched_later, "{id}: {mismatch}");
                 return;
             }
         },
         _ => return,
     };
-    assert!(!alone_later, "{id}: no call may get a part of this response");
+    assert!(!unbatched_later, "{id}: no call may get a part of this response");
     for (name, reply) in members.iter().zip(&replies) {
         let expected = case["expected_responses"].as_array().unwrap().iter().find(|entry| entry["c"] == name.as_str());
         let Some(expected) = expected else { continue };

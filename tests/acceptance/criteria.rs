@@ -208,8 +208,8 @@ impl Criterion {
                 table.baselines.iter().find(is_four_slots).map(judged).into_iter().collect()
             }
             Self::Direct(factor) => {
-                let alone = table.baselines.iter().find(|entry| entry.0 == Baseline::Direct);
-                alone.map(|(name, alone)| mean("row", &ours, factor, &name.to_string(), alone)).into_iter().collect()
+                let direct = table.baselines.iter().find(|entry| entry.0 == Baseline::Direct);
+                direct.map(|(name, direct)| mean("row", &ours, factor, &name.to_string(), direct)).into_iter().collect()
             }
             Self::New => as_good_as_all(table, &ours),
             Self::Light(flooding) => vec![light_tenants(table, &ours, TenantId(flooding))],

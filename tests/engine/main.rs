@@ -28,16 +28,16 @@ fn bodies() -> Vec<Value> {
 
 #[tokio::test]
 async fn answers_are_equal_alone_and_among_64_calls() {
-    let alone = EngineProcess::start("bert", None).await;
+    let process = EngineProcess::start("bert", None).await;
     let mut expected = Vec::new();
     for body in bodies() {
-        let (status, answer) = alone.post("/embed", &body).await;
+        let (status, answer) = process.post("/embed", &body).await;
         assert_eq!(status, 200, "{answer:?}");
         expected.push(answer);
     }
-    assert_eq!(alone.metric("groupage_engine_sequences_total").await, Some(64.0));
+    assert_eq!(process.metric("groupage_engine_sequences_total").await, Some(64.0));
     let calls = bodies();
-    let concurrent = join_all(calls.iter().map(|body| alone.post("/embed", body))).await;
+    let concurrent = join_all(calls.iter().map(|body| process.post("/embed", body))).await;
     assert!(concurrent.iter().zip(&expected).all(|((status, answer), expected)| *status == 200 && answer == expected));
     // The calls of this process form one batch, which is larger than the other one's by design.
     let together = EngineProcess::start("bert", Some(&holding(64))).await;
@@ -120,19 +120,19 @@ async fn calls_to_the_paths_that_depend_on_the_model_share_batches() {
 }
 
 #[tokio::test]
-async fn calls_with_documents_share_batches_and_are_answered_as_alone() {
+async fn calls_with_documents_share_batches_and_are_answered_as_if_unbatched() {
     let calls: Vec<Value> =
         [json!(["a fox", "a dog", "the moon"]), json!(["the fox"]), json!([{"text": "a dog"}, "b"])]
             .into_iter()
             .map(|documents| json!({"query": "fox", "documents": documents, "top_n": 2, "return_documents": true}))
             .collect();
-    let (alone, together) =
+    let (unbatched, together) =
         (EngineProcess::start("bert-rerank", None).await, EngineProcess::start("bert-rerank", Some(&holding(6))).await);
     for (path, batches) in ["/rerank", "/v1/rerank", "/v2/rerank", "/"].into_iter().zip([1.0, 2.0, 3.0, 4.0]) {
         let answers = join_all(calls.iter().map(|body| together.post(path, body))).await;
         for (body, answer) in calls.iter().zip(answers) {
             assert_eq!(answer.0, 200, "{path}: {answer:?}");
-            assert_eq!(answer, alone.post(path, body).await, "{path}");
+            assert_eq!(answer, unbatched.post(path, body).await, "{path}");
         }
         let found = together.metric("groupage_engine_batches_total").await;
         assert_eq!(found, Some(batches), "one batch for each path");
@@ -223,7 +223,7 @@ async fn batches_have_at_most_the_tokens_that_the_policy_allows() {
 }
 
 #[tokio::test]
-async fn verified_members_of_batches_are_equal_to_calls_that_go_alone() {
+async fn verified_members_of_batches_are_equal_to_unbatched_calls() {
     let policy = json!({"verify": "100%", "scheduling": {"policy": "Static", "items": 4, "delay": "1m"},
         "limits": {"queueDelayMax": "1m"}});
     let process = EngineProcess::start("bert", Some(&policy.to_string())).await;

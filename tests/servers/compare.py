@@ -71,7 +71,7 @@ def together(url, callers, client):
     return [thread.answers for thread in threads], faults, seconds
 
 
-def alone(url, callers, client):
+def unbatched(url, callers, client):
     """Sends all calls one after the other."""
     answers, faults = [], []
     for at, calls in enumerate(callers):
@@ -107,7 +107,7 @@ def judge(callers, expected, actual):
 
 def run(direct, proxy, callers, client, packages):
     """Compares all calls and prints the report. `client(url, at)` is a context manager that returns a function that sends a call."""
-    expected, faults = alone(direct, callers, client)
+    expected, faults = unbatched(direct, callers, client)
     report = {"client": ", ".join(f"{name} {metadata.version(name)}" for name in packages)}
     if not faults:
         _, faults, report["direct_seconds"] = together(direct, callers, client)

@@ -78,9 +78,9 @@ async def main(address, path):
     faults, equal, largest = [], 0, 0.0
     # No retries: they would hide failures.
     async with openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="sk-test", max_retries=0, timeout=60) as client:
-        alone = [await embed(client, arguments) for arguments, _ in calls]
+        unbatched = [await embed(client, arguments) for arguments, _ in calls]
         together = await asyncio.gather(*(embed(client, arguments) for arguments, _ in calls))
-        for (arguments, expected), one, other in zip(calls, alone, together):
+        for (arguments, expected), one, other in zip(calls, unbatched, together):
             pairs = [(a, b) for found, golden in zip(other[0], expected) for a, b in zip(found, golden)]
             difference = max(abs(a - b) for a, b in pairs)
             largest = max(largest, difference)

@@ -89,12 +89,12 @@ async def main(direct, proxy):
 
     async with client(direct) as one, client(proxy) as other, httpx.AsyncClient() as server:
         began = time.monotonic()
-        alone = {}
+        unbatched = {}
         for at in range(CLIENTS):
             for turn in range(ROUNDS):
                 arguments = call(at, turn)
-                if (key := json.dumps(arguments)) not in alone:
-                    alone[key] = await fetch(one, arguments)
+                if (key := json.dumps(arguments)) not in unbatched:
+                    unbatched[key] = await fetch(one, arguments)
         direct_seconds = time.monotonic() - began
         before = (await server.get(f"{direct}/runs")).json()["runs"]
         began = time.monotonic()
@@ -103,7 +103,7 @@ async def main(direct, proxy):
         runs = (await server.get(f"{direct}/runs")).json()["runs"] - before
     calls = [call(at, turn) for at in range(CLIENTS) for turn in range(ROUNDS)]
     answers = [answer for of_one in answers for answer in of_one]
-    faults = [f"{c}: {d}" for c, a in zip(calls, answers) if (d := difference(alone[json.dumps(c)], a))]
+    faults = [f"{c}: {d}" for c, a in zip(calls, answers) if (d := difference(unbatched[json.dumps(c)], a))]
     equal = len(calls) - len(faults)
     ids = [answer["id"] for answer in answers if "id" in answer]
     if len(set(ids)) != len(ids):
@@ -118,7 +118,7 @@ async def main(direct, proxy):
                 "runs": runs,
                 "equal": equal,
                 "estimated": sum(answer["estimated"] for answer in answers),
-                "alone": len(alone),
+                "alone": len(unbatched),
                 "direct_seconds": round(direct_seconds, 2),
                 "proxy_seconds": round(proxy_seconds, 2),
                 "faults": faults,

@@ -24,7 +24,7 @@ pub(super) async fn a_recipe_that_fails_is_reported_with_its_way_back(space: &Te
     space.deployment_ready("server").await?;
     let caller = TestClient::start(space).await?;
     caller.wait_until_reachable(SERVICE, table::LOOPBACK_REJECTING.ready).await?;
-    let alone = caller.call_sequentially(SERVICE, &deployed.calls).await?;
+    let unbatched = caller.call_sequentially(SERVICE, &deployed.calls).await?;
     let enable = ["enable", "deploy/server", "--timeout", "40s", "--namespace", &space.name];
     let why =
         space.cluster.groupage(&enable, "").await.err().ok_or("a server that does not start is no error")?.to_string();
@@ -41,7 +41,7 @@ pub(super) async fn a_recipe_that_fails_is_reported_with_its_way_back(space: &Te
         }
     }
     let meanwhile = caller.call_sequentially(SERVICE, &deployed.calls).await?;
-    if alone.iter().zip(&meanwhile).any(|(alone, other)| alone.body != other.body) {
+    if unbatched.iter().zip(&meanwhile).any(|(unbatched, other)| unbatched.body != other.body) {
         return Err("the pod from before does not serve as before".into());
     }
     let patch = r#"{"spec":{"template":{"metadata":{"annotations":{"groupage.dev/recipe":"None"}}}}}"#;

@@ -122,11 +122,11 @@ fn items_in_time(view: &QueueView<'_>, cost: &CostModel, want: u32) -> u32 {
     if view.ctx.limits.order == CallOrder::Deadline {
         return max_items_within(cost, slack(view, view.head), want);
     }
-    let alone = cost.tail_time(cost.time(1));
+    let lone = cost.tail_time(cost.time(1));
     let (mut items, mut least) = (0_u32, u64::MAX);
     for queued in view.ctx.queue.calls_of(view.key).take(LOOK_MAX) {
         let (own, more) = (slack(view, queued), items.saturating_add(queued.call.items));
-        least = if own < alone { least } else { least.min(own) };
+        least = if own < lone { least } else { least.min(own) };
         if more > want || cost.tail_time(cost.time(more)) > least {
             break;
         }

@@ -109,14 +109,14 @@ impl Adaptive {
         let explores_size = std::mem::take(&mut self.explores_size);
         let explores = explores_size && batch.kind == DispatchKind::Batch || batch.is_test();
         self.sends += 1;
-        let sent_when_alone = self.flights.is_empty().then_some(self.sends);
+        let lone_at_send = self.flights.is_empty().then_some(self.sends);
         let created_use = model.created_use;
-        let sent = InFlight { flight, created_use, mark, due, predicted, sent_when_alone, batch, explores };
+        let sent = InFlight { flight, created_use, mark, due, predicted, lone_at_send, batch, explores };
         self.flights.insert(id, sent);
         known.then_some(due.0.saturating_sub(now.0))
     }
 
-    /// Returns `true` if a request is a lone call that has to be sent as a batch would be.
+    /// Returns `true` if a request is an unbatched call that has to be sent as a batch would be.
     pub(in super::super) fn has_own_connection(&self, id: BatchId) -> bool {
         self.flights.get(&id).is_some_and(|flight| flight.mark.connection == ConnectionUse::Own)
     }
@@ -132,13 +132,12 @@ impl Adaptive {
         (observed, tokens): (&Observation, Option<u64>),
         (queued, items_max): (u64, u32),
     ) -> bool {
-        let Some(InFlight { flight, created_use, mark, sent_when_alone, batch, explores, .. }) =
-            self.flights.remove(&id)
+        let Some(InFlight { flight, created_use, mark, lone_at_send, batch, explores, .. }) = self.flights.remove(&id)
         else {
             return false;
         };
         // Nothing else was in flight at its dispatch, and nothing was sent since.
-        let had_server_alone = sent_when_alone == Some(self.sends);
+        let was_lone = lone_at_send == Some(self.sends);
         self.exploration.record_duration(nanos(observed.duration), self.mean_time, explores);
         let (items, missed) = batch.deadlines.count_missed(now);
         self.exploration.record_ended(now, items, missed);
@@ -174,7 +173,7 @@ impl Adaptive {
         // time to its first byte counts.
         let took = observed.first_byte.filter(|_| batch.unbatched).unwrap_or(observed.duration);
         observed.outcome == BatchOutcome::Ok
-            && self.learn(now, (&flight, had_server_alone), &batch, nanos(took), limit_before.map(|_| queued))
+            && self.learn(now, (&flight, was_lone), &batch, nanos(took), limit_before.map(|_| queued))
     }
 
     /// Updates the limit on forwarded calls after the end of one that was sent at `sent`.
@@ -188,13 +187,13 @@ impl Adaptive {
     }
 
     /// Updates the model with a batch that was answered successfully. Returns `true` if the sample
-    /// shows that the server was replaced. `had_server_alone`: nothing else was in flight
-    /// meanwhile. `took`: time of the batch in nanoseconds. `limited`: number of queued items of
-    /// the class, if the class had a limit.
+    /// shows that the server was replaced. `was_lone`: nothing else was in flight meanwhile.
+    /// `took`: time of the batch in nanoseconds. `limited`: number of queued items of the class, if
+    /// the class had a limit.
     fn learn(
         &mut self,
         now: Tick,
-        (flight, had_server_alone): (&SlotFlight, bool),
+        (flight, was_lone): (&SlotFlight, bool),
         batch: &Dispatch,
         took: u64,
         limited: Option<u64>,
@@ -209,13 +208,13 @@ impl Adaptive {
             DispatchKind::Batch | DispatchKind::Forward if limited.is_some() => {
                 model.slots.on_completion(now, flight, predicted)
             }
-            _ if flight.is_alone() => SampleUse::Alone,
+            _ if flight.is_lone() => SampleUse::Lone,
             _ => SampleUse::No,
         };
         if let Some(queued) = limited {
             model.flow.refine(now, model.slots.in_use(), queued);
         }
-        if had_server_alone {
+        if was_lone {
             // Before the first sample the curve predicts nothing, so the measured time is also the
             // expected one.
             let expected = if model.cost.samples() > 0 { predicted } else { took };
@@ -223,7 +222,7 @@ impl Adaptive {
         }
         if sample != SampleUse::No {
             changed = model.cost.observe(CostSample { items: batch.items, weight: batch.weight, nanos: took });
-            if sample == SampleUse::Alone || limited.is_some() {
+            if sample == SampleUse::Lone || limited.is_some() {
                 self.mean_time = self.mean_time - self.mean_time / MEAN_TIME_PARTS + took / MEAN_TIME_PARTS;
             }
             if changed {

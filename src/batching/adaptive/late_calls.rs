@@ -24,18 +24,18 @@ impl Adaptive {
     }
 
     /// Returns the items of the calls in front that a batch of at most `most` nanoseconds answers,
-    /// or of this many halves of the time that its first call takes alone, if that is more. The
+    /// or of this many halves of the time that its first call takes unbatched, if that is more. The
     /// first call always belongs to it. If nothing is known of the cost, all calls do.
     pub(in super::super) fn items_within<'a>(
         &self,
         calls: impl Iterator<Item = &'a Call>,
         most: u64,
-        lone_halves: u64,
+        unbatched_halves: u64,
     ) -> u32 {
         let mut calls = calls.peekable();
         let Some(first) = calls.peek() else { return 1 };
         let Some(cost) = self.measured_model(first.cost_class).map(|model| &model.cost) else { return u32::MAX };
-        let most = most.max(cost.predict(first.items, first.weight).saturating_mul(lone_halves) / 2);
+        let most = most.max(cost.predict(first.items, first.weight).saturating_mul(unbatched_halves) / 2);
         let (mut items, mut weight) = (0_u32, Weight::default());
         for call in calls {
             let more = items.saturating_add(call.items);
@@ -50,9 +50,9 @@ impl Adaptive {
     }
 
     /// Shortens the chosen calls to such a batch.
-    pub(in super::super) fn shorten_chosen(&mut self, queue: &Queue, most: u64, lone_halves: u64) {
+    pub(in super::super) fn shorten_chosen(&mut self, queue: &Queue, most: u64, unbatched_halves: u64) {
         let calls = || self.chosen.iter().filter_map(|id| queue.get(*id)).map(|queued| &queued.call);
-        let items = self.items_within(calls(), most, lone_halves);
+        let items = self.items_within(calls(), most, unbatched_halves);
         let mut left = items;
         let retained = calls().take_while(|call| {
             let fits = call.items <= left;

@@ -77,8 +77,8 @@ fn take_all(_: &mut Adaptive, draft: &BatchDraft<'_>) -> ControlFlow<KeyDecision
 /// Sets a limit of one wherever calls would be passed through.
 fn limit_to_one(adaptive: &mut Adaptive, queue: &KeyContext<'_>) {
     adaptive.ensure_model(queue.class_id());
-    let lone = adaptive.begin.mean_nanos;
+    let unbatched = adaptive.begin.mean_nanos;
     if let Some(model) = adaptive.models.get_mut(&queue.class_id()).filter(|model| model.flow.is_open()) {
-        model.flow = ConcurrencyLimiter::limited(1, lone);
+        model.flow = ConcurrencyLimiter::limited(1, unbatched);
     }
 }

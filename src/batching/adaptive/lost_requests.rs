@@ -72,7 +72,7 @@ fn overdue_from(sent: &InFlight, limit_set_at: Tick, merge: MergeLimit, lone: u6
     let began = sent_at.max(limit_set_at);
     // A server that does not accept lists may never answer one, so a trial of a list is compared
     // with the duration of a lone call, which is known.
-    let is_list_trial = merge == MergeLimit::Alone(None) && sent.batch.calls > 1;
+    let is_list_trial = merge == MergeLimit::Unbatched(None) && sent.batch.calls > 1;
     let (expected, minimum) =
         if is_list_trial { (lone, 0) } else { (sent.due.0.saturating_sub(sent_at.0), nanos(OVERDUE_MIN)) };
     Tick(began.0.saturating_add(OVERDUE_FACTOR.saturating_mul(expected).max(minimum)))

@@ -73,7 +73,7 @@ pub(super) struct InFlight {
     pub(super) predicted: u64,
     /// Number of requests sent by then, this one included, if nothing else was in flight at
     /// dispatch.
-    pub(super) sent_when_alone: Option<u64>,
+    pub(super) lone_at_send: Option<u64>,
     pub(super) batch: Dispatch,
     /// `true` if the batch was sent to learn, so that its time is charged to the exploration
     /// budget.

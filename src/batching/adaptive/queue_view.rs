@@ -52,7 +52,7 @@ impl<'a> KeyContext<'a> {
     /// Returns `true` if the head shares no batch: it may not be merged, its merge key or its cost
     /// class is in quarantine, or merging is deferred.
     pub(super) const fn is_unbatched(&self) -> bool {
-        self.head.call.unmergeable || matches!(self.merge, MergeLimit::Alone(_) | MergeLimit::Deferred)
+        self.head.call.unmergeable || matches!(self.merge, MergeLimit::Unbatched(_) | MergeLimit::Deferred)
     }
 
     /// Returns `true` if calls of the key queue are merged whether or not that was measured to pay.

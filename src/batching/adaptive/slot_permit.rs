@@ -59,7 +59,7 @@ impl Adaptive {
         let Some(model) = self.models.get_mut(&class_id) else { return ControlFlow::Break(KeyDecision::Skip) };
         model.flow.set_all_in_flight(self.flights.len());
         // The server refuses batches of this class, so a limit has nothing to gain.
-        if merge == MergeLimit::Alone(Some(UnbatchedReason::Refused)) {
+        if merge == MergeLimit::Unbatched(Some(UnbatchedReason::Refused)) {
             model.flow.open_for_refused_batches(ctx.now);
         }
         model.flow.set_ordered(ctx.now, ctx.limits.ordered || self.mix.is_mixed(ctx.now));

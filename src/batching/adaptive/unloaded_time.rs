@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn executions_alone_correct_a_curve_that_was_learned_from_overlapped_ones() {
+    fn lone_executions_correct_a_curve_that_was_learned_from_overlapped_ones() {
         let mut time = UnloadedTime::default();
         assert_eq!(time.nanos(110, 0), None, "nothing ran alone, and no base latency is known");
         assert_eq!(time.nanos(110, 60), Some(60));

@@ -77,7 +77,7 @@ impl Batcher {
     #[must_use]
     pub fn merge_limit(&self, now: Tick, call: &Call) -> (usize, Option<UnbatchedReason>) {
         match self.classes.merge_bound(self.now.max(now), call, self.limits.merges_eagerly(call.scope)) {
-            MergeLimit::Alone(reason) => (1, reason),
+            MergeLimit::Unbatched(reason) => (1, reason),
             MergeLimit::Deferred => (1, None),
             MergeLimit::Trial => (2, None),
             MergeLimit::Free => (usize::MAX, None),

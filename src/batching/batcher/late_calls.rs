@@ -26,9 +26,9 @@ const MEAN_PARTS: u64 = 3;
 /// Inverse share of the least SLO that it takes in any case: a call that arrives meanwhile has the
 /// rest.
 const SLO_PARTS: u64 = 4;
-/// Halves of the time of a lone call that it may always take: beside a fixed cost of that size,
-/// more members cost little.
-const LONE_HALVES: u64 = 3;
+/// Halves of the time of an unbatched call that it may always take: beside a fixed cost of that
+/// size, more members cost little.
+const UNBATCHED_HALVES: u64 = 3;
 
 /// The late calls and the order of their service.
 #[derive(Debug, Clone, Default)]
@@ -156,11 +156,11 @@ impl Batcher {
         match members {
             MemberChoice::Front(want) => {
                 let calls = self.queue.calls_of(key).map(|queued| &queued.call);
-                let items = self.adaptive.items_within(calls, most, LONE_HALVES);
+                let items = self.adaptive.items_within(calls, most, UNBATCHED_HALVES);
                 MemberChoice::Front(Some(want.map_or(items, |want| want.min(items))))
             }
             MemberChoice::Chosen => {
-                self.adaptive.shorten_chosen(&self.queue, most, LONE_HALVES);
+                self.adaptive.shorten_chosen(&self.queue, most, UNBATCHED_HALVES);
                 MemberChoice::Chosen
             }
         }

@@ -51,7 +51,7 @@ impl Batcher {
             // Under a ceiling of one item, the retest is the only trial of a batch of two.
             MergeLimit::Trial if class.max(SizeMeasure::Items) == 1 => MergeLimit::Trial,
             MergeLimit::Free => MergeLimit::Free,
-            MergeLimit::Trial | MergeLimit::Alone(_) | MergeLimit::Deferred => return None,
+            MergeLimit::Trial | MergeLimit::Unbatched(_) | MergeLimit::Deferred => return None,
         };
         if head.call.unmergeable || !self.is_binding(key, members, cut, bounded) {
             return None;

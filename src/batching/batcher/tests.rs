@@ -201,7 +201,7 @@ fn a_call_that_does_not_fit_starts_the_next_batch_and_keeps_its_items_together()
 }
 
 #[test]
-fn a_client_batch_over_the_limit_is_sent_alone() {
+fn a_client_batch_over_the_limit_is_sent_unbatched() {
     let mut batcher = Batcher::new(limits(|l| l.scopes[0].batch_items_max = 4), 0);
     batcher.enqueue(ms(0), Call { items: 10, ..call(1) }).unwrap();
     batcher.enqueue(ms(0), call(2)).unwrap();
@@ -400,7 +400,7 @@ fn a_call_after_a_cancelled_drain_is_held_again() {
 }
 
 #[test]
-fn a_call_marked_alone_shares_no_batch_with_calls_of_its_key() {
+fn an_unmergeable_call_shares_no_batch_with_calls_of_its_key() {
     let mut batcher = Batcher::new(limits(|l| l.slots = 3), 0);
     batcher.enqueue(ms(0), call(1)).unwrap();
     batcher.enqueue(ms(0), Call { unmergeable: true, ..call(2) }).unwrap();

@@ -44,7 +44,7 @@ pub(in super::super) enum MergeLimit {
     /// Two, to test whether the server accepts batches.
     Trial,
     /// One, with the reason if it is to be reported.
-    Alone(Option<UnbatchedReason>),
+    Unbatched(Option<UnbatchedReason>),
     /// One, until the limits that the server publishes are known. A hold goes on, since they may be
     /// known before it ends.
     Deferred,
@@ -60,7 +60,7 @@ pub struct Suspension {
     /// Response of the server to the last batch.
     pub refusal: BatchRefusal,
     /// `true` if the members of that batch were answered when they were sent unbatched afterwards.
-    pub answered_alone: bool,
+    pub answered_unbatched: bool,
 }
 
 /// A suspension of merging for a cost class, or its end.
@@ -138,12 +138,14 @@ impl MergeState {
     /// before the first one was answered.
     pub(super) fn merge_limit(&self, now: Tick, eager: bool) -> MergeLimit {
         let reason = match self.suspension {
-            Some(suspension) if now < suspension.retest => return MergeLimit::Alone(Some(UnbatchedReason::Refused)),
+            Some(suspension) if now < suspension.retest => {
+                return MergeLimit::Unbatched(Some(UnbatchedReason::Refused));
+            }
             Some(_) => Some(UnbatchedReason::Refused),
             None if self.validated || eager => return MergeLimit::Free,
             None => None,
         };
-        if self.trial.is_some() { MergeLimit::Alone(reason) } else { MergeLimit::Trial }
+        if self.trial.is_some() { MergeLimit::Unbatched(reason) } else { MergeLimit::Trial }
     }
 
     pub(super) const fn suspension(&self) -> Option<Suspension> {
@@ -202,8 +204,8 @@ impl MergeState {
             // The members were not sent again alone, so it is not known whether they would succeed.
             BatchOutcome::NotRetried(refusal) => self.evidence_of_unretried(refusal),
             BatchOutcome::OutOfMemory if !ended.replayable => self.evidence_of_unretried(BatchRefusal::OutOfMemory),
-            // The clients did not wait as long as the trial took, while lone calls are answered
-            // soon.
+            // The clients did not wait as long as the trial took, while unbatched calls are
+            // answered soon.
             BatchOutcome::Cancelled
                 if self.trial == Some(ended.batch)
                     && observed.first_byte.is_none()
@@ -221,8 +223,8 @@ impl MergeState {
         if self.validated { Evidence::Doubtful(refusal) } else { Evidence::Refused(refusal) }
     }
 
-    /// Records the end of a batch or of a lone call. Returns the change that results: `Some(None)`
-    /// is the end of the suspension. `base`: length of the first suspension.
+    /// Records the end of a batch or of an unbatched call. Returns the change that results:
+    /// `Some(None)` is the end of the suspension. `base`: length of the first suspension.
     pub(super) fn observe(
         &mut self,
         (now, base): (Tick, Duration),
@@ -271,7 +273,7 @@ impl MergeState {
         // failed are odd. They are quarantined, and the others are still merged.
         let are_odd = self.validated && self.whole_key.is_some() && !self.whole_key_failed;
         let suspends = is_refusing && (!is_new || !are_odd);
-        suspends.then(|| Some(self.suspend(now, base, refusal, is_answered_alone(observed.outcome))))
+        suspends.then(|| Some(self.suspend(now, base, refusal, is_answered_unbatched(observed.outcome))))
     }
 
     /// Schedules the next retest after the initial interval if this one was inconclusive.
@@ -299,20 +301,20 @@ impl MergeState {
         now: Tick,
         base: Duration,
         refusal: BatchRefusal,
-        answered_alone: bool,
+        answered_unbatched: bool,
     ) -> Suspension {
         let length = self.next_suspension.max(base).min(Limits::QUARANTINE_MAX);
         self.next_suspension = length.saturating_mul(2).min(Limits::QUARANTINE_MAX);
         self.whole_batches = 0;
         let since = self.suspension.map_or(now, |before| before.since);
-        let suspension = Suspension { since, retest: now.after(length), refusal, answered_alone };
+        let suspension = Suspension { since, retest: now.after(length), refusal, answered_unbatched };
         self.suspension = Some(suspension);
         suspension
     }
 }
 
-/// Returns `true` if the members of a batch with this outcome were answered alone.
-pub(super) const fn is_answered_alone(outcome: BatchOutcome) -> bool {
+/// Returns `true` if the members of a batch with this outcome were answered unbatched.
+pub(super) const fn is_answered_unbatched(outcome: BatchOutcome) -> bool {
     matches!(outcome, BatchOutcome::Refused(_))
 }
 

@@ -148,11 +148,16 @@ impl LoadCurve {
     }
 
     /// Resets the curve to an unbatched call's latency that was measured under a limit.
-    pub(super) fn reset_to(&mut self, lone: f64) {
+    pub(super) fn reset_to(&mut self, unbatched: f64) {
         self.clear();
-        if lone > 0.0 {
-            self.cells[0] =
-                LoadCell { latency: lone, in_flight: 1.0, mean_in_flight: 1.0, samples: BEGIN_SAMPLES, off_in_row: 0 };
+        if unbatched > 0.0 {
+            self.cells[0] = LoadCell {
+                latency: unbatched,
+                in_flight: 1.0,
+                mean_in_flight: 1.0,
+                samples: BEGIN_SAMPLES,
+                off_in_row: 0,
+            };
         }
     }
 

@@ -35,10 +35,10 @@ impl ConcurrencyLimiter {
             (self.probe.sent, self.probe.companions) = (now, self.flights - 1);
         }
         let free = self.is_open() && self.gate.is_none();
-        let compared = calls == 1 && !unmergeable && self.compares_lone_calls(permit);
-        let lone = calls == 1 && clean && free && !compared;
-        let wave = lone.then(|| self.wave.on_send(now, self.flights));
-        if lone {
+        let compared = calls == 1 && !unmergeable && self.compares_unbatched_calls(permit);
+        let unbatched = calls == 1 && clean && free && !compared;
+        let wave = unbatched.then(|| self.wave.on_send(now, self.flights));
+        if unbatched {
             self.burst.on_send(now, self.flights);
         } else {
             self.burst.reset();
@@ -64,7 +64,7 @@ impl ConcurrencyLimiter {
 
     /// Returns `true` if a batch is compared with the unbatched calls that are sent now. They have
     /// connections of their own then, as the batch has.
-    fn compares_lone_calls(&self, permit: Permit) -> bool {
+    fn compares_unbatched_calls(&self, permit: Permit) -> bool {
         permit == Permit::Control || self.limit.is_some() && self.ordering.is_none() && !self.growth.is_uncapped()
     }
 }

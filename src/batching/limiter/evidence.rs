@@ -129,10 +129,10 @@ impl ConcurrencyLimiter {
         if mark.connection == ConnectionUse::Own {
             // Its latency includes that of its connection, so it is not comparable.
         } else if calls == 1 && mark.clean && (!limited || mark.unmergeable) && self.trial.is_none() {
-            self.observe_lone(now, mark, latency);
+            self.observe_unbatched(now, mark, latency);
         } else if calls == 1 && !limited && self.trial.is_none() {
             // An unbatched call beside a pair, which is compared with the calls around it.
-            self.level.observe_lone(latency);
+            self.level.observe_unbatched(latency);
         }
         if limited {
             self.curve.forget_rate();
@@ -187,7 +187,7 @@ impl ConcurrencyLimiter {
 
     /// Records the latency of an unbatched call for the load curve and the wave and burst tests. A
     /// change of the server that it shows makes a trial and a jump due now.
-    fn observe_lone(&mut self, now: Tick, mark: &InFlightExecution, latency: f64) {
+    fn observe_unbatched(&mut self, now: Tick, mark: &InFlightExecution, latency: f64) {
         // Calls with many items, or with heavy ones, take longer in service. The comparison uses
         // their wait and the service time of a typical call.
         let typical = self.level.observe_service(mark.expected);
@@ -206,13 +206,13 @@ impl ConcurrencyLimiter {
             self.schedule.since = now;
             self.sojourns.clear();
         }
-        self.level.observe_lone(latency);
+        self.level.observe_unbatched(latency);
     }
 
     /// Opens a limit under which nothing has been merged for a long time.
     fn open_unmerged(&mut self, now: Tick, queued: u64) {
         self.unmerged = self.unmerged.saturating_add(u32::from(queued > 0));
-        let rest = (UNMERGED.0 * self.level.batch.max(self.level.lone)).max(UNMERGED.1);
+        let rest = (UNMERGED.0 * self.level.batch.max(self.level.unbatched)).max(UNMERGED.1);
         let unmerged = self.unmerged >= UNMERGED_ANSWERS && nanos_between(self.last_merged, now) > rest;
         let limited = self.limit.is_some() || self.trial.is_some();
         if limited && self.merged_flights == 0 && unmerged {
@@ -260,8 +260,11 @@ impl ConcurrencyLimiter {
     /// Records an execution under a limit as evidence of the cost of its size.
     fn observe_size(&mut self, now: Tick, mark: &InFlightExecution, latency: f64, done: &ExecutionEnd) {
         let limit = self.limit.unwrap_or(1.0);
-        let base =
-            UnbatchedBase { latency: self.level.lone, service: self.lone_service(limit), items: self.level.lone_items };
+        let base = UnbatchedBase {
+            latency: self.level.unbatched,
+            service: self.unbatched_service(limit),
+            items: self.level.unbatched_items,
+        };
         match self.growth.observe((mark.items, done.calls), latency, base, limit, done.items_max) {
             GrowthOutcome::Nothing => {}
             GrowthOutcome::Base { latency, .. } if !self.growth.is_renewed() && self.is_rate_lower(limit, latency) => {
@@ -270,7 +273,7 @@ impl ConcurrencyLimiter {
             }
             GrowthOutcome::Base { latency, .. } if self.narrow(now, limit, latency) => {}
             GrowthOutcome::Base { latency, items } => {
-                self.level.set_lone(latency, items, limit);
+                self.level.set_unbatched(latency, items, limit);
                 if self.growth.is_renewed() {
                     self.harm.on_change();
                 }
@@ -292,13 +295,13 @@ impl ConcurrencyLimiter {
     }
 
     /// Returns the part of an unbatched call's latency in which it is in service, at this limit.
-    fn lone_service(&self, limit: f64) -> f64 {
-        let lone = self.level.lone;
-        self.knee.map_or(lone, |knee| {
+    fn unbatched_service(&self, limit: f64) -> f64 {
+        let unbatched = self.level.unbatched;
+        self.knee.map_or(unbatched, |knee| {
             // One worker answers one call in each of its service times. The base may be longer: the
             // first calls of a cold start overtake each other while their connections are opened.
-            let of_one = if knee.at < ONE_WORKER { lone / limit.max(1.0) } else { lone };
-            knee.base.min(lone).min(of_one)
+            let of_one = if knee.at < ONE_WORKER { unbatched / limit.max(1.0) } else { unbatched };
+            knee.base.min(unbatched).min(of_one)
         })
     }
 
@@ -337,9 +340,9 @@ mod tests {
     fn service_at(at: f64) -> f64 {
         let mut limiter = ConcurrencyLimiter::new();
         limiter.set_limit(2.0);
-        limiter.level.set_lone(40e6, 1.0, 2.0);
+        limiter.level.set_unbatched(40e6, 1.0, 2.0);
         limiter.knee = Some(Knee { at, base: 28e6, rate: 5e-8, is_bound: false });
-        limiter.lone_service(2.0)
+        limiter.unbatched_service(2.0)
     }
 
     #[test]

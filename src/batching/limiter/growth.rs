@@ -5,8 +5,8 @@ use super::super::math::to_f64;
 
 /// Bounds on the number of unbatched calls under the new limit from which the base is measured: as
 /// many as the limit, within these.
-const LONE_MIN: f64 = 3.0;
-const LONE_MAX: f64 = 8.0;
+const UNBATCHED_MIN: f64 = 3.0;
+const UNBATCHED_MAX: f64 = 8.0;
 /// Maximum cost of an item in a batch that pays, as a part of the cost of an item in an unbatched
 /// call: a linear cost is 1, and the noise over three samples is 7 %.
 const PAYS_MAX: f64 = 0.9;
@@ -33,9 +33,9 @@ pub(super) struct GrowthRamp {
     /// Items; `u32::MAX` once all sizes are allowed.
     cap: u32,
     /// Latency of unbatched calls while the base is measured, in nanoseconds.
-    lone: SampleMean,
+    unbatched: SampleMean,
     /// Number of items of these calls.
-    lone_items: SampleMean,
+    unbatched_items: SampleMean,
     /// Cost of an item in batches of the newest size, as a part of the cost of an item in an
     /// unbatched call.
     cost: SampleMean,
@@ -81,7 +81,7 @@ impl Default for GrowthRamp {
     /// All sizes are allowed at the start.
     fn default() -> Self {
         let none = SampleMean::default();
-        Self { cap: u32::MAX, lone: none, lone_items: none, cost: none, executions: 0, renewed: false }
+        Self { cap: u32::MAX, unbatched: none, unbatched_items: none, cost: none, executions: 0, renewed: false }
     }
 }
 
@@ -92,7 +92,7 @@ impl GrowthRamp {
     }
 
     /// Creates a state in which only unbatched calls are allowed, until their latency is known.
-    pub(super) fn lone_only() -> Self {
+    pub(super) fn unbatched_only() -> Self {
         Self { cap: 1, ..Self::uncapped() }
     }
 
@@ -107,7 +107,7 @@ impl GrowthRamp {
 
     /// Starts to measure the base again.
     pub(super) fn renew(&mut self) {
-        *self = Self { renewed: true, ..Self::lone_only() };
+        *self = Self { renewed: true, ..Self::unbatched_only() };
     }
 
     pub(super) fn is_uncapped(&self) -> bool {
@@ -136,7 +136,7 @@ impl GrowthRamp {
         items_max: u32,
     ) -> GrowthOutcome {
         if self.cap == 1 {
-            return self.observe_lone(items, calls, latency, limit);
+            return self.observe_unbatched(items, calls, latency, limit);
         }
         self.executions = self.executions.saturating_add(1);
         if self.is_uncapped() || calls < 2 || !self.is_newest(items) {
@@ -173,16 +173,16 @@ impl GrowthRamp {
 
     /// Records an unbatched call for the base. Once there are enough of them, batches of two such
     /// calls are allowed.
-    fn observe_lone(&mut self, items: u32, calls: u32, latency: f64, limit: f64) -> GrowthOutcome {
+    fn observe_unbatched(&mut self, items: u32, calls: u32, latency: f64, limit: f64) -> GrowthOutcome {
         if calls != 1 {
             return GrowthOutcome::Nothing;
         }
-        self.lone.add(latency);
-        self.lone_items.add(f64::from(items));
-        if f64::from(self.lone.count) < LONE_MIN.max(limit.min(LONE_MAX)) {
+        self.unbatched.add(latency);
+        self.unbatched_items.add(f64::from(items));
+        if f64::from(self.unbatched.count) < UNBATCHED_MIN.max(limit.min(UNBATCHED_MAX)) {
             return GrowthOutcome::Nothing;
         }
-        let (latency, items) = (self.lone.value(), self.lone_items.value());
+        let (latency, items) = (self.unbatched.value(), self.unbatched_items.value());
         self.cap = u32::try_from(super::super::math::round_to_u64((2.0 * items).ceil())).unwrap_or(u32::MAX).max(2);
         GrowthOutcome::Base { latency, items }
     }

@@ -71,13 +71,13 @@ impl ConcurrencyLimiter {
         let knee = Knee { rate: self.curve.recent_rate(knee.at).map_or(knee.rate, |rate| rate.min(knee.rate)), ..knee };
         let drains = f64::from(self.flights) / knee.rate;
         self.gate = None;
-        self.harm.on_limit(now, self.level.recent_lone);
+        self.harm.on_limit(now, self.level.recent_unbatched);
         self.back_off_room(now, limit);
         self.room = RoomTest::default();
         self.set_limit(limit);
-        self.growth = GrowthRamp::lone_only();
+        self.growth = GrowthRamp::unbatched_only();
         self.level.reset_batches();
-        self.level.set_lone(knee.base, 1.0, limit);
+        self.level.set_unbatched(knee.base, 1.0, limit);
         self.level.batch = 0.0;
         self.level.batch_items = 0.0;
         self.sojourns.clear();
@@ -154,7 +154,7 @@ impl ConcurrencyLimiter {
 
     /// Lengthens the rest before the next jump and trial, because a conclusion changed nothing.
     pub(in super::super) fn back_off_jumps(&mut self, now: Tick) {
-        let base = self.level.lone;
+        let base = self.level.unbatched;
         let least = (JUMP_REST_MIN.0 * base).max(JUMP_REST_MIN.1);
         let most = (JUMP_REST_MAX.0 * base).max(JUMP_REST_MAX.1);
         self.schedule.jump_gap = (self.schedule.jump_gap * 2.0).max(least).min(most);

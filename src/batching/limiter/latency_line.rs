@@ -7,7 +7,7 @@ use super::super::tick::Tick;
 /// Minimum weight of a new batch in the means of recent batches.
 const WEIGHT: f64 = 0.2;
 /// Weight of an unbatched call in the running mean from which holds are derived.
-const LONE_WEIGHT: f64 = 0.1;
+const UNBATCHED_WEIGHT: f64 = 0.1;
 /// Weight of an unbatched call in the running mean of the last few.
 const NEAR_WEIGHT: f64 = 0.35;
 /// Bounds of the ratio of measured to expected time, and the number of consecutive ratios outside
@@ -23,11 +23,11 @@ const ITEM_COST: (f64, f64) = (0.02, 1.0);
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LatencyModel {
     /// Latency of an unbatched call below the limit; 0 before one was measured.
-    pub(super) lone: f64,
+    pub(super) unbatched: f64,
     /// Items of that call.
-    pub(super) lone_items: f64,
+    pub(super) unbatched_items: f64,
     /// Limit to which that latency belongs; 0 if it was measured without one.
-    lone_limit: f64,
+    unbatched_limit: f64,
     /// Mean latency of recent batches.
     pub(super) batch: f64,
     /// Mean number of items of recent batches.
@@ -39,9 +39,9 @@ pub(super) struct LatencyModel {
     /// Running mean of the expected service time of unbatched calls; 0 before it is known.
     service: f64,
     /// Running mean of the latency of unbatched calls while open, queueing included.
-    pub(super) recent_lone: f64,
+    pub(super) recent_unbatched: f64,
     /// The same mean over the last few calls, which rises earlier when a queue grows.
-    pub(super) near_lone: f64,
+    pub(super) near_unbatched: f64,
 }
 
 // === impl LatencyModel ===
@@ -53,23 +53,23 @@ impl LatencyModel {
     }
 
     /// Sets the latency of an unbatched call of this many items under a limit.
-    pub(super) fn set_lone(&mut self, latency: f64, items: f64, limit: f64) {
-        (self.lone, self.lone_items, self.lone_limit) = (latency, items, limit);
+    pub(super) fn set_unbatched(&mut self, latency: f64, items: f64, limit: f64) {
+        (self.unbatched, self.unbatched_items, self.unbatched_limit) = (latency, items, limit);
     }
 
     /// Discards the latency of an unbatched call, because none was measured under the new limit.
-    pub(super) fn clear_lone(&mut self) {
-        self.set_lone(0.0, 1.0, 0.0);
+    pub(super) fn clear_unbatched(&mut self) {
+        self.set_unbatched(0.0, 1.0, 0.0);
     }
 
     /// Reduces the latency of an unbatched call to a lower limit, because part of it was spent in a
     /// queue that no longer exists. `previous`: the limit before, which may have been raised
     /// without a queue since the latency was measured.
-    pub(super) fn lower_lone(&mut self, previous: f64, limit: f64) {
-        let from = if self.lone_limit > 0.0 { previous.min(self.lone_limit) } else { previous };
+    pub(super) fn lower_unbatched(&mut self, previous: f64, limit: f64) {
+        let from = if self.unbatched_limit > 0.0 { previous.min(self.unbatched_limit) } else { previous };
         if limit < from {
-            self.lone *= limit / from;
-            self.lone_limit = limit;
+            self.unbatched *= limit / from;
+            self.unbatched_limit = limit;
         }
     }
 
@@ -77,18 +77,18 @@ impl LatencyModel {
     /// running mean.
     pub(super) fn observe_service(&mut self, expected: u64) -> f64 {
         if expected > 0 {
-            let weight = if self.service == 0.0 { 1.0 } else { LONE_WEIGHT };
+            let weight = if self.service == 0.0 { 1.0 } else { UNBATCHED_WEIGHT };
             self.service += weight * (to_f64(expected) - self.service);
         }
         self.service
     }
 
     /// Records an unbatched call that was sent while open.
-    pub(super) fn observe_lone(&mut self, latency: f64) {
-        let weight = if self.recent_lone == 0.0 { 1.0 } else { LONE_WEIGHT };
-        self.recent_lone += weight * (latency - self.recent_lone);
-        let weight = if self.near_lone == 0.0 { 1.0 } else { NEAR_WEIGHT };
-        self.near_lone += weight * (latency - self.near_lone);
+    pub(super) fn observe_unbatched(&mut self, latency: f64) {
+        let weight = if self.recent_unbatched == 0.0 { 1.0 } else { UNBATCHED_WEIGHT };
+        self.recent_unbatched += weight * (latency - self.recent_unbatched);
+        let weight = if self.near_unbatched == 0.0 { 1.0 } else { NEAR_WEIGHT };
+        self.near_unbatched += weight * (latency - self.near_unbatched);
     }
 
     /// Records a batch that was sent under the limit. `expected`: its time with an idle slot, 0 if
@@ -109,17 +109,18 @@ impl LatencyModel {
 
     /// Returns the predicted time of a batch of this many items.
     pub(super) fn predict(&self, items: f64, pair_cost: f64) -> f64 {
-        if self.lone == 0.0 {
+        if self.unbatched == 0.0 {
             let item = (pair_cost - 1.0).clamp(ITEM_COST.0, ITEM_COST.1);
             return self.batch * (1.0 + item * (items - 1.0)) / (1.0 + item * (self.batch_items - 1.0));
         }
         // The line through an unbatched call and the mean batch, unless the two are too close for a
         // slope.
-        let lone_items = self.lone_items.max(1.0);
-        if self.batch_items > 1.5 * lone_items {
-            self.lone + (self.batch - self.lone) * (items - lone_items) / (self.batch_items - lone_items)
+        let unbatched_items = self.unbatched_items.max(1.0);
+        if self.batch_items > 1.5 * unbatched_items {
+            self.unbatched
+                + (self.batch - self.unbatched) * (items - unbatched_items) / (self.batch_items - unbatched_items)
         } else {
-            self.batch.max(self.lone)
+            self.batch.max(self.unbatched)
         }
     }
 }
@@ -134,14 +135,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_that_was_raised_and_lowered_again_leaves_the_latency_of_a_lone_call() {
+    fn a_limit_that_was_raised_and_lowered_again_leaves_the_latency_of_an_unbatched_call() {
         let mut level = LatencyModel::default();
-        level.set_lone(40e6, 1.0, 8.0);
-        level.lower_lone(8.0, 2.0);
-        assert!((level.lone - 10e6).abs() < 1.0);
-        level.lower_lone(3.0, 2.0);
-        assert!((level.lone - 10e6).abs() < 1.0);
-        level.lower_lone(3.0, 1.0);
-        assert!((level.lone - 5e6).abs() < 1.0);
+        level.set_unbatched(40e6, 1.0, 8.0);
+        level.lower_unbatched(8.0, 2.0);
+        assert!((level.unbatched - 10e6).abs() < 1.0);
+        level.lower_unbatched(3.0, 2.0);
+        assert!((level.unbatched - 10e6).abs() < 1.0);
+        level.lower_unbatched(3.0, 1.0);
+        assert!((level.unbatched - 5e6).abs() < 1.0);
     }
 }

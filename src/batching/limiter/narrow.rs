@@ -58,10 +58,10 @@ impl ConcurrencyLimiter {
         if found <= limit {
             return false;
         }
-        // Lone calls are measured once more: beside a base from a lower limit, batches would look
-        // expensive.
+        // Unbatched calls are measured once more: beside a base from a lower limit, batches would
+        // look expensive.
         self.set_limit(found);
-        self.growth = GrowthRamp::lone_only();
+        self.growth = GrowthRamp::unbatched_only();
         self.schedule.since = now;
         self.sojourns.clear();
         true
@@ -71,7 +71,7 @@ impl ConcurrencyLimiter {
     /// it.
     fn lower_limit(&mut self, now: Tick, limit: f64, rate: f64) {
         self.set_limit(limit);
-        self.growth = GrowthRamp::lone_only();
+        self.growth = GrowthRamp::unbatched_only();
         self.level.reset_batches();
         self.sojourns.clear();
         self.schedule.since = now;

@@ -53,7 +53,7 @@ impl ConcurrencyLimiter {
         match reason {
             // The measurements that the limit was set by have proved wrong.
             OpenReason::NoQueue => self.curve.clear(),
-            _ => self.curve.reset_to(self.knee.map_or(self.level.lone, |knee| knee.base)),
+            _ => self.curve.reset_to(self.knee.map_or(self.level.unbatched, |knee| knee.base)),
         }
         self.knee = None;
         self.narrowing = None;

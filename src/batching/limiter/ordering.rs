@@ -272,7 +272,7 @@ impl ConcurrencyLimiter {
         (self.trial, self.trial_limit) = (None, None);
         // The limit was found for merging, with a smaller margin.
         self.limit = self.limit.map(|limit| (MARGIN * self.knee.map_or(limit, |knee| knee.at)).ceil().max(limit));
-        self.growth = GrowthRamp::lone_only();
+        self.growth = GrowthRamp::unbatched_only();
         self.level.reset_batches();
         (self.level.batch, self.level.batch_items) = (0.0, 0.0);
         self.ordering = Some(OrderingTest::default());

@@ -94,7 +94,7 @@ impl ConcurrencyLimiter {
             return Permit::Pair;
         }
         let until =
-            *self.pairs.hold_until.get_or_insert_with(|| after_nanos(request.now, self.level.recent_lone * HOLD));
+            *self.pairs.hold_until.get_or_insert_with(|| after_nanos(request.now, self.level.recent_unbatched * HOLD));
         if request.now < until {
             return Permit::Hold(until);
         }
@@ -106,13 +106,13 @@ impl ConcurrencyLimiter {
     /// Records the end of a control. Another one is due if it was not answered.
     pub(super) fn observe_control(&mut self, latency: Option<f64>) {
         self.pairs.control = latency.map_or(PairControl::Due, |latency| {
-            PairControl::Measured((latency / self.lone_latency()).clamp(1.0, CONTROL_MAX))
+            PairControl::Measured((latency / self.unbatched_latency()).clamp(1.0, CONTROL_MAX))
         });
     }
 
     /// Returns the recent latency of unbatched calls, in nanoseconds.
-    fn lone_latency(&self) -> f64 {
-        self.level.recent_lone.max(self.level.near_lone).max(1.0)
+    fn unbatched_latency(&self) -> f64 {
+        self.level.recent_unbatched.max(self.level.near_unbatched).max(1.0)
     }
 
     /// Records the latency of a pair, in nanoseconds.
@@ -121,7 +121,7 @@ impl ConcurrencyLimiter {
             PairControl::Measured(factor) => factor,
             PairControl::Due | PairControl::Sent => 1.0,
         };
-        let cost = latency / self.lone_latency() / connection_factor;
+        let cost = latency / self.unbatched_latency() / connection_factor;
         self.pairs.cost = if self.pairs.count == 0 { cost } else { (self.pairs.cost + cost) / 2.0 };
         self.pairs.count += 1;
         let cheap = self.pairs.cost < PAIR_COST_MAX;

@@ -126,7 +126,7 @@ impl ConcurrencyLimiter {
         }
         let mut flow = Self::new();
         if snapshot.no_gain_permille > 0 {
-            flow.level.lone = to_f64(snapshot.base_nanos);
+            flow.level.unbatched = to_f64(snapshot.base_nanos);
             flow.reason = OpenReason::NoGain { permille: snapshot.no_gain_permille };
             flow.back_off_jumps(now);
         }
@@ -136,7 +136,7 @@ impl ConcurrencyLimiter {
     /// Returns the latency of an unbatched call below the limit, in nanoseconds; 0 before it was
     /// measured.
     pub(in super::super) fn base_nanos(&self) -> u64 {
-        round_to_u64(self.knee.map_or(self.level.lone, |knee| knee.base))
+        round_to_u64(self.knee.map_or(self.level.unbatched, |knee| knee.base))
     }
 
     /// Returns `true` while the limit is being found or tested. The waiting times of that phase are
@@ -174,7 +174,7 @@ impl ConcurrencyLimiter {
             latency_nanos: round_to_u64(cell.latency),
             samples: round_to_u64(cell.samples),
         }));
-        let base = estimate.map_or(self.level.lone, |knee| knee.base);
+        let base = estimate.map_or(self.level.unbatched, |knee| knee.base);
         FlowReport {
             mode: self.mode(),
             learning: self.is_learning(),

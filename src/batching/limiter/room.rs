@@ -101,7 +101,7 @@ impl ConcurrencyLimiter {
 
     /// Returns the knee for a limit that was found by trials or was restored.
     fn knee_of_limit(&self, limit: f64) -> Knee {
-        let base = self.level.lone.max(1.0);
+        let base = self.level.unbatched.max(1.0);
         Knee { at: limit, base, rate: limit / base, is_bound: false }
     }
 }

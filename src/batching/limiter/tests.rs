@@ -21,7 +21,7 @@ const MS: u64 = 1_000_000;
 #[derive(Clone, Copy)]
 struct ServerModel {
     workers: u32,
-    lone: u64,
+    unbatched: u64,
     per_item: f64,
 }
 
@@ -118,7 +118,8 @@ impl ClosedLoop {
             }
             let factor = 1.0 + f64::from(request.items - 1) * self.server.per_item;
             // Times differ a little, because with equal ones all requests would end at once.
-            let takes = super::super::math::round_to_u64(self.server.lone as f64 * factor) + self.sent % 7 * MS / 20;
+            let takes =
+                super::super::math::round_to_u64(self.server.unbatched as f64 * factor) + self.sent % 7 * MS / 20;
             self.running.insert((self.now + takes, self.sent), request);
             self.sent += 1;
         }
@@ -147,7 +148,7 @@ impl ClosedLoop {
     }
 }
 
-const SERIAL: ServerModel = ServerModel { workers: 1, lone: 20 * MS, per_item: 0.05 };
+const SERIAL: ServerModel = ServerModel { workers: 1, unbatched: 20 * MS, per_item: 0.05 };
 
 #[test]
 fn calls_to_a_serial_server_are_merged_under_a_limit_of_one() {
@@ -256,7 +257,7 @@ fn unmergeable_calls_to_a_server_with_room_are_no_reason_to_report() {
 
 #[test]
 fn calls_are_forwarded_if_a_batch_costs_as_much_as_its_calls() {
-    let mut callers = ClosedLoop::new(ServerModel { workers: 1, lone: 20 * MS, per_item: 1.0 }, 48, true);
+    let mut callers = ClosedLoop::new(ServerModel { workers: 1, unbatched: 20 * MS, per_item: 1.0 }, 48, true);
     callers.run(8000);
     let FlowMode::Open(OpenReason::NoGain { permille }) = callers.flow.mode() else {
         panic!("{:?}", callers.flow.mode())
@@ -296,7 +297,7 @@ fn a_loss_of_workers_is_detected_with_few_callers() {
 fn few_callers_of_a_slower_server_are_not_held() {
     let mut callers = ClosedLoop::new(ServerModel { workers: 64, ..SERIAL }, 8, true);
     callers.run(2000);
-    callers.server.lone *= 20;
+    callers.server.unbatched *= 20;
     callers.run(2000);
     assert!(callers.run(8000) >= 155, "directly there are 160");
     assert!(matches!(callers.flow.mode(), FlowMode::Open(_)));
@@ -306,7 +307,7 @@ fn few_callers_of_a_slower_server_are_not_held() {
 fn a_limit_outlives_a_pause_and_ends_where_nothing_is_merged() {
     let mut flow = ConcurrencyLimiter::limited(1, 20 * MS);
     let mut now = 10_000 * MS;
-    let mut answer_lone = |flow: &mut ConcurrencyLimiter, queued: u64| {
+    let mut answer_unbatched = |flow: &mut ConcurrencyLimiter, queued: u64| {
         let start =
             ExecutionStart { items: 1, calls: 1, unmergeable: true, permit: Permit::Share(1), queued, expected: 0 };
         let mark = flow.on_dispatch(Tick(now), &start);
@@ -316,9 +317,13 @@ fn a_limit_outlives_a_pause_and_ends_where_nothing_is_merged() {
         flow.mode()
     };
     for queued in std::iter::repeat_n(0, 200).chain([255]) {
-        assert_eq!(answer_lone(&mut flow, queued), FlowMode::Limited(1), "one caller, and the first call of a burst");
+        assert_eq!(
+            answer_unbatched(&mut flow, queued),
+            FlowMode::Limited(1),
+            "one caller, and the first call of a burst"
+        );
     }
-    let modes: Vec<FlowMode> = (0..4).map(|_| answer_lone(&mut flow, 7)).collect();
+    let modes: Vec<FlowMode> = (0..4).map(|_| answer_unbatched(&mut flow, 7)).collect();
     assert_eq!(modes[3], FlowMode::Open(OpenReason::NothingToMerge));
 }
 

@@ -61,11 +61,11 @@ impl ConcurrencyLimiter {
             return;
         }
         if let Some(previous) = trial.previous.filter(|previous| trial.target < *previous) {
-            self.level.lower_lone(previous, trial.target);
+            self.level.lower_unbatched(previous, trial.target);
         }
         if trial.previous.is_none() {
-            self.harm.on_limit(now, self.level.recent_lone);
-            self.level.clear_lone();
+            self.harm.on_limit(now, self.level.recent_unbatched);
+            self.level.clear_unbatched();
             self.growth = GrowthRamp::uncapped();
             self.schedule.upward = false;
         }

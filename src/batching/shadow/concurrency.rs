@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_as_fast_beside_others_as_alone_count_as_concurrent() {
+    fn calls_as_fast_beside_others_as_lone_ones_count_as_concurrent() {
         let free = AnsweredCall { takes: 200, took: 205, busy: 25, beside: 9 };
         let free = load(same(128, free));
         assert_eq!((free.measured_concurrency(), free.concurrency_limit()), (9, usize::MAX));

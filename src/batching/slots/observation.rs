@@ -41,7 +41,7 @@ pub(in super::super) struct SlotFlight {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum SampleUse {
     /// The batch ran alone: a sample for the cost curve and for T.
-    Alone,
+    Lone,
     /// The batch ran on a slot of its own beside others: a sample for the cost curve.
     Beside,
     /// The batch may have waited upstream, as on a doubtful slot, or stalled beside others: no
@@ -76,7 +76,7 @@ impl SlotFlight {
     }
 
     /// Returns `true` if nothing else was in flight at dispatch.
-    pub(in super::super) const fn is_alone(&self) -> bool {
+    pub(in super::super) const fn is_lone(&self) -> bool {
         self.others == 0
     }
 

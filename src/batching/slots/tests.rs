@@ -44,7 +44,7 @@ impl Server {
         *slot + self.host / 2
     }
 
-    fn alone(&self) -> u64 {
+    fn lone(&self) -> u64 {
         self.time + self.host
     }
 }
@@ -89,7 +89,7 @@ impl SlotBench {
         let wait = self.slots.expected_wait(self.in_flight(), self.earliest_due(), Tick(self.now));
         let flight = self.slots.on_dispatch(Tick(self.now), self.in_flight());
         let back = self.server.answers_at(self.now);
-        self.out.push((flight, self.now + wait + self.server.alone(), back));
+        self.out.push((flight, self.now + wait + self.server.lone(), back));
         self.most_out = self.most_out.max(self.in_flight());
     }
 
@@ -97,14 +97,14 @@ impl SlotBench {
         let first = (0..self.out.len()).min_by_key(|i| self.out[*i].2).expect("something is out");
         let (flight, _, back) = self.out.remove(first);
         self.now = back;
-        let execution = self.server.alone();
+        let execution = self.server.lone();
         for (other, due, _) in &mut self.out {
             *due = self.slots.due_after_return(other, Tick(*due), Tick(back), execution).0;
             other.on_other_return(Tick(back));
         }
         self.answered += 1;
-        let sample = self.slots.on_completion(Tick(back), &flight, self.server.alone());
-        if sample == SampleUse::Alone {
+        let sample = self.slots.on_completion(Tick(back), &flight, self.server.lone());
+        if sample == SampleUse::Lone {
             self.mean_time += 0.1 * (to_f64(back - flight.sent.0) - self.mean_time);
         }
         self.samples += u64::from(sample != SampleUse::No);
@@ -331,11 +331,11 @@ fn a_batch_that_left_early_is_due_again_from_the_return_it_waited_for() {
     let mut simulation = SlotBench::new(Server::new(1, 3 * MS, 10 * MS), 16, 2);
     simulation.run(600);
     let lead = simulation.slots.lead();
-    let (early, alone) = (simulation.slots.on_dispatch(Tick(0), 1), simulation.slots.on_dispatch(Tick(0), 0));
+    let (early, lone) = (simulation.slots.on_dispatch(Tick(0), 1), simulation.slots.on_dispatch(Tick(0), 0));
     let due = |flight, back| simulation.slots.due_after_return(flight, Tick(13 * MS), Tick(back), 13 * MS);
     assert_eq!(due(&early, 5 * MS), Tick(18 * MS - lead));
     assert_eq!(due(&early, 0), Tick(13 * MS), "an early return does not make it faster than alone");
-    assert_eq!(due(&alone, 5 * MS), Tick(13 * MS));
+    assert_eq!(due(&lone, 5 * MS), Tick(13 * MS));
     let mut again = early;
     again.on_other_return(Tick(MS));
     assert_eq!(due(&again, 5 * MS), Tick(13 * MS), "only the first return counts");

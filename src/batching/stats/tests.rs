@@ -63,7 +63,7 @@ fn unmergeable_calls_do_not_count_as_batches() {
     tallies.on_dispatch(DispatchEvent { unbatched: true, ..batch(1, 1) });
     tallies.on_dispatch(DispatchEvent { unbatched_reason: Some(UnbatchedReason::NoGain), ..batch(1, 1) });
     let tally = of(&tallies);
-    assert_eq!((tally.batches, tally.calls, tally.items, tally.alone, tally.passed), (1, 4, 8, 1, 1));
+    assert_eq!((tally.batches, tally.calls, tally.items, tally.unbatched, tally.passed), (1, 4, 8, 1, 1));
 }
 
 #[test]

@@ -138,8 +138,8 @@ fn a_sequence_has_the_same_bits_alone_and_in_any_batch() {
         backwards.reverse();
         assert_eq!(together, backwards);
         for (sequence, expected) in all.iter().zip(together) {
-            let alone = execute(&mut on_device(&model, SimulatedDevice::new(9)), std::slice::from_ref(sequence), kind);
-            assert_eq!(bits(&alone), [expected]);
+            let single = execute(&mut on_device(&model, SimulatedDevice::new(9)), std::slice::from_ref(sequence), kind);
+            assert_eq!(bits(&single), [expected]);
         }
     }
 }
@@ -159,8 +159,8 @@ fn neither_tiles_nor_graphs_change_the_bits_of_a_sequence() {
         assert_eq!(gpu.device().replays(), replays);
     }
     for (sequence, expected) in all.iter().zip(expected) {
-        let alone = execute(&mut gpu, std::slice::from_ref(sequence), OutputKind::TokenStates);
-        assert_eq!(bits(&alone), [expected]);
+        let single = execute(&mut gpu, std::slice::from_ref(sequence), OutputKind::TokenStates);
+        assert_eq!(bits(&single), [expected]);
     }
 }
 

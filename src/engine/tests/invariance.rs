@@ -28,8 +28,8 @@ fn a_sequence_has_the_same_bits_alone_and_in_any_batch() {
         reversed.reverse();
         assert_eq!(together, reversed, "{name}");
         for (sequence, expected) in sequences.into_iter().zip(together) {
-            let alone = bits(execute(&mut executor, &[sequence], kind));
-            assert_eq!(alone, [expected], "{name}");
+            let single = bits(execute(&mut executor, &[sequence], kind));
+            assert_eq!(single, [expected], "{name}");
         }
     }
 }

@@ -22,26 +22,26 @@ pub(super) fn compare_binary(
     call: &Call,
     answers: [AnswerContent<'_>; 2],
 ) -> Result<f64, AnswerDifference> {
-    let [merged, alone] = answers.map(|answer| TensorSplit::new(&[call], answer.body, answer.headers));
-    let (Ok(merged), Ok(alone)) = (merged, alone) else {
+    let [merged, unbatched] = answers.map(|answer| TensorSplit::new(&[call], answer.body, answer.headers));
+    let (Ok(merged), Ok(unbatched)) = (merged, unbatched) else {
         return Err(AnswerDifference::new(DifferenceKind::Structure));
     };
-    let documents = endpoint.compare_documents(call, [&merged.doc, &alone.doc])?;
-    let tensors: [Vec<(Datatype, &Bytes)>; 2] = [merged.binary_tensors(), alone.binary_tensors()];
+    let documents = endpoint.compare_documents(call, [&merged.doc, &unbatched.doc])?;
+    let tensors: [Vec<(Datatype, &Bytes)>; 2] = [merged.binary_tensors(), unbatched.binary_tensors()];
     compare_tensors(&tensors).map(|rounding| rounding.max(documents))
 }
 
 /// Compares two messages. Parameters are left out: the order of a map in a message is not defined.
 /// Returns the largest difference that rounding explains.
 pub(super) fn compare_messages(call: &Call, answers: [AnswerContent<'_>; 2]) -> Result<f64, AnswerDifference> {
-    let [merged, alone] = answers.map(|answer| MessageSplit::new(&[call], answer.body));
-    let (Ok(merged), Ok(alone)) = (merged, alone) else {
+    let [merged, unbatched] = answers.map(|answer| MessageSplit::new(&[call], answer.body));
+    let (Ok(merged), Ok(unbatched)) = (merged, unbatched) else {
         return Err(AnswerDifference::new(DifferenceKind::Structure));
     };
-    if merged.description() != alone.description() {
+    if merged.description() != unbatched.description() {
         return Err(AnswerDifference::new(DifferenceKind::Structure));
     }
-    compare_tensors(&[merged.data(), alone.data()])
+    compare_tensors(&[merged.data(), unbatched.data()])
 }
 
 /// Compares the elements of tensors that follow each other.

@@ -7,20 +7,20 @@ use super::*;
 use crate::RouteProtocol;
 use crate::tests::{endpoint, read};
 
-fn compare(call: &str, merged: &str, alone: &str) -> AnswerComparison {
+fn compare(call: &str, merged: &str, unbatched: &str) -> AnswerComparison {
     let endpoint = endpoint("/v1/embeddings", RouteProtocol::OpenAi);
     let call = read(&endpoint, "/v1/embeddings", call);
-    compare_bodies(&endpoint, &call, merged.as_bytes(), alone.as_bytes())
+    compare_bodies(&endpoint, &call, merged.as_bytes(), unbatched.as_bytes())
 }
 
-fn compare_bodies(endpoint: &Endpoint, call: &Call, merged: &[u8], alone: &[u8]) -> AnswerComparison {
-    compare_with(endpoint, call, &HeaderMap::new(), [merged, alone])
+fn compare_bodies(endpoint: &Endpoint, call: &Call, merged: &[u8], unbatched: &[u8]) -> AnswerComparison {
+    compare_with(endpoint, call, &HeaderMap::new(), [merged, unbatched])
 }
 
 fn compare_with(endpoint: &Endpoint, call: &Call, headers: &HeaderMap, bodies: [&[u8]; 2]) -> AnswerComparison {
-    let [merged, alone] = bodies.map(Bytes::copy_from_slice);
+    let [merged, unbatched] = bodies.map(Bytes::copy_from_slice);
     let content = |body| AnswerContent { headers, body };
-    endpoint.compare_answers(call, content(&merged), content(&alone))
+    endpoint.compare_answers(call, content(&merged), content(&unbatched))
 }
 
 fn vector(values: &str) -> String {
@@ -36,8 +36,8 @@ const CALL: &str = r#"{"input":"a"}"#;
 #[test]
 fn ids_times_counters_and_spelling_are_no_difference() {
     let merged = r#"{"id":"embd-1","created":17,"data":[{"embedding":[1.0,2e-1]}],"usage":{"total_tokens":3}}"#;
-    let alone = r#"{ "id": "embd-2", "created": 18, "data": [ {"embedding": [1, 0.20]} ], "usage": null }"#;
-    assert_eq!(compare(CALL, merged, alone), AnswerComparison::Equal);
+    let unbatched = r#"{ "id": "embd-2", "created": 18, "data": [ {"embedding": [1, 0.20]} ], "usage": null }"#;
+    assert_eq!(compare(CALL, merged, unbatched), AnswerComparison::Equal);
 }
 
 #[test]
@@ -81,7 +81,8 @@ fn other_numbers_texts_and_structures_are_different() {
 fn an_integer_of_its_own_has_to_be_equal_and_a_component_does_not() {
     let endpoint = endpoint("/m:predict", RouteProtocol::KServeV1);
     let call = read(&endpoint, "/m:predict", r#"{"instances":[[1]]}"#);
-    let compare = |merged: &str, alone: &str| compare_bodies(&endpoint, &call, merged.as_bytes(), alone.as_bytes());
+    let compare =
+        |merged: &str, unbatched: &str| compare_bodies(&endpoint, &call, merged.as_bytes(), unbatched.as_bytes());
     assert_eq!(
         compare(r#"{"predictions":[1000]}"#, r#"{"predictions":[1001]}"#),
         different("/predictions/0", DifferenceKind::Value)
@@ -106,8 +107,8 @@ fn results_that_the_server_sorts_are_compared_by_index() {
     let endpoint = endpoint("/rerank", RouteProtocol::Tei);
     let call = read(&endpoint, "/rerank", r#"{"query":"q","texts":["a","b"]}"#);
     let merged = br#"[{"index":1,"score":0.5000},{"index":0,"score":0.4999}]"#;
-    let alone = br#"[{"index":0,"score":0.5000},{"index":1,"score":0.4999}]"#;
-    let compared = compare_bodies(&endpoint, &call, merged, alone);
+    let unbatched = br#"[{"index":0,"score":0.5000},{"index":1,"score":0.4999}]"#;
+    let compared = compare_bodies(&endpoint, &call, merged, unbatched);
     assert!(matches!(compared, AnswerComparison::Rounded(_)), "{compared:?}");
 }
 

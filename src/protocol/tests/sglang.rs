@@ -15,7 +15,7 @@ fn result(text: &str) -> String {
 }
 
 #[test]
-fn prompts_are_one_list_and_each_caller_gets_its_result_as_alone() {
+fn prompts_are_one_list_and_each_caller_gets_its_result_as_if_unbatched() {
     let params = r#""sampling_params":{"max_new_tokens":2}"#;
     let calls = [
         format!(r#"{{"text":"a",{params}}}"#),

@@ -69,8 +69,8 @@ impl IsolationEvidence {
     /// Returns `true` if all members of a failed part succeeded one by one, and no part with
     /// several members was accepted.
     pub(super) fn is_refusing_batches(&self) -> bool {
-        let answered_alone = |part: &MemberRange| part.clone().all(|member| self.answered.contains(&member));
-        !self.merged && self.failed.iter().any(answered_alone)
+        let answered_unbatched = |part: &MemberRange| part.clone().all(|member| self.answered.contains(&member));
+        !self.merged && self.failed.iter().any(answered_unbatched)
     }
 }
 

@@ -343,7 +343,7 @@ proptest! {
     /// With the real executor. Calls of different routes and options share a batch here, which the
     /// scheduler does not do.
     #[test]
-    fn results_in_a_batch_are_those_of_the_call_alone(calls in proptest::collection::vec(any_call(), 2..12)) {
+    fn results_in_a_batch_are_those_of_the_unbatched_call(calls in proptest::collection::vec(any_call(), 2..12)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let model = TestModel::embedding();
@@ -351,11 +351,11 @@ proptest! {
             let mut outputs = RecordedOutputs::default();
             execute(&server, &calls, &mut outputs, None).await;
             for (member, (path, body)) in calls.iter().enumerate() {
-                let alone = send(&server, request(&Method::POST, path, body)).await;
+                let unbatched = send(&server, request(&Method::POST, path, body)).await;
                 let shared = outputs.replies[&member].as_ref().unwrap();
-                prop_assert_eq!(shared.status, alone.status(), "{} {}", path, body);
-                prop_assert_eq!(without_times(&shared.headers), without_times(alone.headers()));
-                prop_assert_eq!(&shared.body[..], &alone.body()[..], "{} {}", path, body);
+                prop_assert_eq!(shared.status, unbatched.status(), "{} {}", path, body);
+                prop_assert_eq!(without_times(&shared.headers), without_times(unbatched.headers()));
+                prop_assert_eq!(&shared.body[..], &unbatched.body()[..], "{} {}", path, body);
             }
             Ok(())
         })?;

@@ -130,11 +130,11 @@ impl<'a> JobPipeline<'a> {
             self.set_aside = Some(job);
             return None;
         }
-        Some(self.execute_alone(job))
+        Some(self.execute_lone_job(job))
     }
 
     /// Executes a job in as many batches as it needs.
-    fn execute_alone(&mut self, job: ExecutionJob) -> FinishedJob {
+    fn execute_lone_job(&mut self, job: ExecutionJob) -> FinishedJob {
         let ExecutionJob { sequences, reply } = job;
         let began = self.clock.now();
         let execution = JobExecution::new(self.executor, self.metrics, self.clock);

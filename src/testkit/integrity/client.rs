@@ -210,8 +210,8 @@ impl LedgerClient {
         if self.kept.is_none() && outcome == ItemOutcome::Lost {
             tokio::time::sleep(CONNECT_PAUSE).await;
         }
-        let alone = arrived && !shared;
-        run.report().record(n as u64, &call, outcome, &CallFacts { shared, alone, unasked, waited });
+        let unbatched = arrived && !shared;
+        run.report().record(n as u64, &call, outcome, &CallFacts { shared, unbatched, unasked, waited });
         run.mock.done.fetch_add(n as u64, Ordering::Relaxed);
     }
 

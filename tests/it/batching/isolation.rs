@@ -67,8 +67,8 @@ proptest! {
         prop_assert_eq!(settled, all, "tried {:?}", tried);
         if accepts_max == u32::MAX {
             for good in (0..items.len()).filter(|member| !failing.contains(member)) {
-                let alone = tried.iter().filter(|part| part.len() == 1 && part.contains(&good)).count();
-                prop_assert!(alone <= 1, "member {good} was tried alone {alone} times");
+                let single = tried.iter().filter(|part| part.len() == 1 && part.contains(&good)).count();
+                prop_assert!(single <= 1, "member {good} was tried alone {single} times");
             }
         }
     }

@@ -23,7 +23,7 @@ enum Op {
         tenant: u32,
         items: u32,
         bytes: u64,
-        alone: bool,
+        unmergeable: bool,
         exclusive: Option<u64>,
         deadline: Option<(u32, DeadlineSource)>,
     },
@@ -97,12 +97,12 @@ fn op() -> impl Strategy<Value = Op> {
         .prop_flat_map(|call| {
             (Just(call), prop::option::weighted(0.2, 0..3_u64), prop::option::of((0..25_u32, source())))
         })
-        .prop_map(|((key, tenant, items, bytes, alone), exclusive, deadline)| Op::Offer {
+        .prop_map(|((key, tenant, items, bytes, unmergeable), exclusive, deadline)| Op::Offer {
             key,
             tenant,
             items,
             bytes,
-            alone,
+            unmergeable,
             exclusive,
             deadline,
         });
@@ -141,7 +141,7 @@ impl ModelledCore {
     fn apply_op(&mut self, op: Op) -> Result<(), Violation> {
         let now = self.now;
         let event = match op {
-            Op::Offer { key, tenant, items, bytes, alone, exclusive, deadline } => {
+            Op::Offer { key, tenant, items, bytes, unmergeable, exclusive, deadline } => {
                 self.calls += 1;
                 let weight = Weight { sum: u64::from(items) * 2, max: 2 };
                 let deadline = deadline.map(|(millis, source)| Deadline { at: now.after(millis * MS), source });
@@ -153,7 +153,7 @@ impl ModelledCore {
                         cost_class: CostClassId(class),
                         scope: ScopeId(scope),
                         tenant: TenantId(tenant.into()),
-                        unmergeable: alone,
+                        unmergeable,
                         replayable: true,
                         deadline,
                         items,

@@ -39,10 +39,10 @@ fn texts(proxy: &TestProxy, items: &[&str]) -> Outgoing {
 #[tokio::test]
 async fn calls_that_come_while_the_slot_is_busy_leave_as_one_and_each_gets_its_own_answer() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
-    let alone = proxy.call(proxy.predict(7));
+    let unbatched = proxy.call(proxy.predict(7));
     hand.next_request().await.echo().await;
-    let alone = alone.answer().await;
-    assert_answer(&alone, 200, &predictions(&[7]));
+    let unbatched = unbatched.answer().await;
+    assert_answer(&unbatched, 200, &predictions(&[7]));
     let (callers, turn) = proxy.form_batch(&mut hand, predicts(&proxy, 1..=9)).await;
     assert_eq!(turn.instances(), (1..=9).collect::<Vec<_>>());
     assert_eq!((turn.request.method.as_str(), turn.request.target.as_str()), ("POST", PREDICT));
@@ -52,7 +52,7 @@ async fn calls_that_come_while_the_slot_is_busy_leave_as_one_and_each_gets_its_o
         assert_answer(&answer, 200, &predictions(&[item]));
         assert_eq!(
             by_name(&answer.headers),
-            by_name(&alone.headers),
+            by_name(&unbatched.headers),
             "it cannot be distinguished from the response to an unbatched call"
         );
     }
@@ -307,11 +307,11 @@ async fn an_item_that_the_server_marks_as_failed_fails_only_its_caller() {
 #[tokio::test]
 async fn a_batch_is_sent_to_the_declared_path_and_an_unbatched_call_to_its_own() {
     let (proxy, mut hand) = start_with_scripted_server(generic(&json!({}), &json!({"upstreamPath": "/g_batch"}))).await;
-    let alone = proxy.call(texts(&proxy, &["a"]));
+    let unbatched = proxy.call(texts(&proxy, &["a"]));
     let turn = hand.next_request().await;
     assert_eq!(turn.request.target, "/g");
     turn.answer(200, r#"{"vectors":[1]}"#).await;
-    assert_answer(&alone.answer().await, 200, r#"{"vectors":[1]}"#);
+    assert_answer(&unbatched.answer().await, 200, r#"{"vectors":[1]}"#);
     let (callers, turn) = proxy.form_batch(&mut hand, vec![texts(&proxy, &["a"]), texts(&proxy, &["b"])]).await;
     assert_eq!(turn.request.target, "/g_batch");
     turn.answer(200, r#"{"vectors":[1,2]}"#).await;

@@ -146,9 +146,9 @@ async fn a_batch_whose_members_all_left_resets_only_its_own_http_2_stream() {
     // The next batch uses the connection of the stream that was reset; an unbatched call uses the
     // connection of its client.
     let first = proxy.call(proxy.predict(8));
-    let alone = hand.turn().await;
+    let unbatched = hand.turn().await;
     let callers = proxy.queue(predicts(&proxy, 9..=10)).await;
-    alone.ok(predictions(&[8]));
+    unbatched.ok(predictions(&[8]));
     first.answer().await;
     let other = hand.turn().await;
     assert_eq!(other.connection, turn.connection);
@@ -158,7 +158,7 @@ async fn a_batch_whose_members_all_left_resets_only_its_own_http_2_stream() {
 }
 
 #[tokio::test]
-async fn a_call_alone_whose_caller_left_is_ended_upstream_and_its_slot_is_free() {
+async fn an_unbatched_call_whose_caller_left_is_ended_upstream_and_its_slot_is_free() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     // Before the head of the response, and in the middle of its body.
     for answered in [false, true] {

@@ -125,9 +125,9 @@ async fn an_slo_that_no_execution_can_meet_sheds_nothing() {
 async fn a_routes_timeout_ends_a_silent_call_without_sending_it_again() {
     let (proxy, mut hand) =
         start_with_scripted_server(json!({"routes": [{"path": PREDICT, "timeout": "400ms"}]})).await;
-    let alone = proxy.call(proxy.predict(1));
+    let unbatched = proxy.call(proxy.predict(1));
     let mut turn = hand.next_request().await;
-    assert_failure(&alone.answer().await, 504, "GRP3303", "upstream_timeout");
+    assert_failure(&unbatched.answer().await, 504, "GRP3303", "upstream_timeout");
     turn.wait_closed().await;
     let (callers, mut turn) = proxy.form_batch(&mut hand, vec![proxy.predict(1), proxy.predict(2)]).await;
     turn.wait_closed().await;

@@ -110,7 +110,7 @@ async fn a_passed_answer_breaks_off_where_the_server_does() {
 }
 
 #[tokio::test]
-async fn members_of_a_shared_answer_over_the_cap_are_sent_alone() {
+async fn members_of_a_shared_answer_over_the_cap_are_sent_unbatched() {
     let (proxy, mut hand) =
         start_with_scripted_server(json!({"proxy": {"connection": {"answerBytesMax": 2000}}})).await;
     let (callers, turn) = proxy.form_batch(&mut hand, vec![proxy.predict(1), proxy.predict(2)]).await;
@@ -125,7 +125,7 @@ async fn members_of_a_shared_answer_over_the_cap_are_sent_alone() {
 }
 
 #[tokio::test]
-async fn an_endless_shared_answer_is_cut_at_the_cap_and_its_members_are_sent_alone() {
+async fn an_endless_shared_answer_is_cut_at_the_cap_and_its_members_are_sent_unbatched() {
     let (proxy, mut hand) =
         start_with_scripted_server(json!({"proxy": {"connection": {"answerBytesMax": 2000}}})).await;
     let (callers, mut turn) = proxy.form_batch(&mut hand, vec![proxy.predict(1), proxy.predict(2)]).await;
@@ -142,7 +142,7 @@ async fn an_endless_shared_answer_is_cut_at_the_cap_and_its_members_are_sent_alo
 }
 
 #[tokio::test]
-async fn an_answer_over_the_cap_to_a_call_sent_alone_after_its_batch_failed_streams_on() {
+async fn an_answer_over_the_cap_to_a_call_sent_unbatched_after_its_batch_failed_streams_on() {
     let (proxy, mut hand) =
         start_with_scripted_server(json!({"proxy": {"connection": {"answerBytesMax": 2000}}})).await;
     let (callers, turn) = proxy.form_batch(&mut hand, vec![proxy.predict(1), proxy.predict(2)]).await;
@@ -180,7 +180,7 @@ async fn a_shared_answer_over_the_cap_is_a_502_on_a_route_that_is_not_replayed()
 }
 
 #[tokio::test]
-async fn an_answer_to_a_call_alone_over_the_cap_streams_on_and_its_slot_is_free() {
+async fn an_answer_to_an_unbatched_call_over_the_cap_streams_on_and_its_slot_is_free() {
     let (proxy, mut hand) =
         start_with_scripted_server(json!({"proxy": {"connection": {"answerBytesMax": 2000}}})).await;
     let mut client = proxy.client().await;
@@ -206,9 +206,9 @@ async fn an_answer_to_a_call_alone_over_the_cap_streams_on_and_its_slot_is_free(
 async fn a_response_that_stalls_in_its_body_is_a_504_and_is_not_sent_again() {
     let (proxy, mut hand) =
         start_with_scripted_server(json!({"proxy": {"connection": {"bodyIdleTimeout": "60ms"}}})).await;
-    let (alone, mut turn) = proxy.occupy_slot(&mut hand).await;
+    let (unbatched, mut turn) = proxy.occupy_slot(&mut hand).await;
     turn.send_part(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{").await;
-    assert_failure(&alone.answer().await, 504, "GRP3303", "upstream_timeout");
+    assert_failure(&unbatched.answer().await, 504, "GRP3303", "upstream_timeout");
     turn.wait_closed().await;
     let (callers, mut turn) = proxy.form_batch(&mut hand, vec![proxy.predict(1), proxy.predict(2)]).await;
     turn.send_part(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{").await;

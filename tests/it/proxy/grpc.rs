@@ -233,7 +233,7 @@ async fn every_member_of_a_batch_receives_the_overload_of_the_server_without_its
 }
 
 #[tokio::test]
-async fn members_of_a_batch_are_compared_with_their_responses_alone() {
+async fn members_of_a_batch_are_compared_with_their_unbatched_responses() {
     let mut hand = H2ScriptedServer::start().await;
     let proxy = start_merging(&hand, &json!({"verify": "100%"}));
     let (requests, turn) = form_batch(&proxy, &mut hand).await;

@@ -357,14 +357,14 @@ async fn a_member_that_left_is_not_sent_again() {
 
 /// Takes ten seconds: a server may continue to compute for that long after its first byte.
 #[tokio::test]
-async fn a_stalled_shared_answer_is_abandoned_and_its_members_are_sent_alone() {
+async fn a_stalled_shared_answer_is_abandoned_and_its_members_are_sent_unbatched() {
     let (proxy, mut hand) = start_with_scripted_server(json!({})).await;
     let (callers, mut turn) = proxy.form_batch(&mut hand, predicts(&proxy, &[1, 2, 3])).await;
     turn.send_part(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 4096\r\n\r\n{").await;
     for item in 1..=3 {
-        let lone = hand.next_request().await;
-        assert_eq!(lone.instances(), [item]);
-        lone.echo().await;
+        let unbatched = hand.next_request().await;
+        assert_eq!(unbatched.instances(), [item]);
+        unbatched.echo().await;
     }
     ok(callers, &[1, 2, 3]).await;
     drop(turn);

@@ -193,7 +193,7 @@ async fn share(proxy: &TestProxy, hand: &mut ScriptedServer) -> (Vec<PendingCall
 }
 
 /// Serves both calls alone, side by side, with these events.
-async fn serve_alone(
+async fn serve_unbatched(
     hand: &mut ScriptedServer,
     callers: Vec<PendingCall>,
     event: impl Fn(usize, &str, bool) -> String,
@@ -237,7 +237,7 @@ async fn a_batch_that_fails_before_its_first_byte_is_isolated() {
                 turn.wait_closed().await;
             }
         }
-        serve_alone(&mut hand, callers, event).await;
+        serve_unbatched(&mut hand, callers, event).await;
         proxy.wait_idle().await;
     }
 }
@@ -248,7 +248,7 @@ async fn isolate(proxy: &TestProxy, hand: &mut ScriptedServer, fingerprint: impl
     turn.send_part(HEAD).await;
     turn.chunk(event_with(&fingerprint("batch"), 0, "x", false).as_bytes()).await;
     turn.wait_closed().await;
-    serve_alone(hand, callers, |index, text, is_last| event_with(&fingerprint(text), index, text, is_last)).await;
+    serve_unbatched(hand, callers, |index, text, is_last| event_with(&fingerprint(text), index, text, is_last)).await;
     proxy.wait_idle().await;
 }
 

@@ -146,7 +146,7 @@ async fn the_access_log_has_a_record_for_every_call() {
     let mut hand = ScriptedServer::start().await;
     let mut binary =
         Binary::start(&hand.url(), &json!({"routes": [{"path": "/v1/models/*"}]}), &["--log-access", "100%"]).await;
-    let alone = start_call(&binary, binary.predict(1));
+    let unbatched = start_call(&binary, binary.predict(1));
     let turn = hand.next_request().await;
     let own: Headers = [("content-type", "application/json"), ("x-api-key", "k"), ("x-request-timeout-ms", "9000")]
         .map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()))
@@ -159,7 +159,7 @@ async fn the_access_log_has_a_record_for_every_call() {
         .collect();
     binary.until_queued(3).await;
     turn.echo().await;
-    within_timeout(alone).await.unwrap();
+    within_timeout(unbatched).await.unwrap();
     hand.next_request().await.echo().await;
     for caller in shared {
         assert_eq!(within_timeout(caller).await.unwrap().status, Some(200));

@@ -175,10 +175,10 @@ async fn no_caller_receives_input_of_another() {
                         let answer = caller.answer().await;
                         check(&answer, own, &texts, &seen);
                         assert_eq!(answer.status, Some(status), "{seen}");
-                        let (_, alone) = adapter.answer(place, status, std::slice::from_ref(own));
+                        let (_, unbatched) = adapter.answer(place, status, std::slice::from_ref(own));
                         let body = String::from_utf8_lossy(&answer.body);
                         let is_ours = matches!(status, 429 | 503) && body.contains("upstream overloaded");
-                        assert!(is_ours || body == alone, "{own} got {body}, alone {alone}, {seen}");
+                        assert!(is_ours || body == unbatched, "{own} got {body}, unbatched {unbatched}, {seen}");
                     }
                 }
                 proxy.wait_idle().await;

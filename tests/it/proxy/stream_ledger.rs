@@ -140,8 +140,8 @@ fn check(nonce: u64, wants_usage: bool, answer: &Answer, ledger: &StreamLedger) 
         return;
     }
     // A call that was sent alone receives the end of the server, proper or not.
-    let is_alone = ledger.response(nonce).is_none_or(|response| !response.is_shared());
-    let is_early = is_alone && rest.is_empty() && Fault::draw(response_seed(&[nonce])) == Fault::Early;
+    let is_unbatched = ledger.response(nonce).is_none_or(|response| !response.is_shared());
+    let is_early = is_unbatched && rest.is_empty() && Fault::draw(response_seed(&[nonce])) == Fault::Early;
     let is_sound = ledger.response(nonce).is_some_and(|response| response.is_sound_with_long());
     let assert_slow = || assert!(is_long(nonce) || !is_sound, "nonce {nonce} lost its stream beside a slow reader");
     if answer.end != Some(End::Proper) || is_early {
@@ -153,8 +153,8 @@ fn check(nonce: u64, wants_usage: bool, answer: &Answer, ledger: &StreamLedger) 
     if rest.last().is_some_and(|line| line == "[DONE]") {
         rest.pop();
     } else {
-        let is_lone_error = rest.last().is_some_and(|line| line.contains("error"));
-        assert!(is_lone_error, "nonce {nonce}: a proper end without one of the stream: {rest:?}");
+        let is_error = rest.last().is_some_and(|line| line.contains("error"));
+        assert!(is_error, "nonce {nonce}: a proper end without one of the stream: {rest:?}");
     }
     if rest.iter().any(|line| line.contains("\"error\"")) {
         assert_slow();

@@ -24,9 +24,9 @@ async fn a_lone_call_on_an_idle_server_waits_for_nothing() {
     let (mut through, mut direct_client) =
         (proxy.client().await, within_timeout(Client::connect(direct)).await.unwrap());
     let request = proxy.predict(1);
-    let (mut proxied, mut alone) = (Vec::new(), Vec::new());
+    let (mut proxied, mut direct) = (Vec::new(), Vec::new());
     for _ in 0..100 {
-        for (client, times) in [(&mut through, &mut proxied), (&mut direct_client, &mut alone)] {
+        for (client, times) in [(&mut through, &mut proxied), (&mut direct_client, &mut direct)] {
             let answer = within_timeout(client.fetch(&request)).await;
             assert_answer(&answer, 200, &predictions(&[1]));
             times.push(answer.done.unwrap().duration_since(answer.sent.unwrap()));
@@ -39,8 +39,8 @@ async fn a_lone_call_on_an_idle_server_waits_for_nothing() {
         times.sort_unstable();
         times[5]
     };
-    let (proxied, alone) = (tenth_percentile(proxied), tenth_percentile(alone));
-    assert!(proxied < alone + Duration::from_millis(2), "{proxied:?} through the proxy, {alone:?} without");
+    let (proxied, direct) = (tenth_percentile(proxied), tenth_percentile(direct));
+    assert!(proxied < direct + Duration::from_millis(2), "{proxied:?} through the proxy, {direct:?} without");
 }
 
 #[tokio::test]

@@ -45,8 +45,8 @@ async fn a_server_on_a_unix_socket_is_served_like_any_other() {
     assert_eq!(batched.items, 20);
     assert!(batched.calls < 20, "{batched:?}");
     for (item, body) in (0..).zip(together) {
-        let alone = proxy.fetch(&proxy.post(path, &[], &instances(&[item]))).await;
-        assert_eq!(alone.body, body);
+        let unbatched = proxy.fetch(&proxy.post(path, &[], &instances(&[item]))).await;
+        assert_eq!(unbatched.body, body);
     }
     let passed = proxy.fetch(&proxy.request("GET", "/health", &[], None)).await;
     assert_answer(&passed, 200, r#"{"status":"ok"}"#);

@@ -136,7 +136,7 @@ async fn an_overload_of_the_second_call_is_no_finding_and_no_success() {
 }
 
 #[tokio::test]
-async fn an_answer_of_another_shape_than_alone_is_reported() {
+async fn an_answer_of_another_shape_than_the_unbatched_one_is_reported() {
     let wrapped = policy(&json!({"single": {"wrapScalar": true}, "resultWrap": "None"}));
     let (url, _auto) = server(r#"{"vectors":[[3,4]]}"#, vectors).await;
     let output = validate(&wrapped, &url, Some(r#"{"texts": "a"}"#), &[]).await;

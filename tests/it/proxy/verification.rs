@@ -31,7 +31,7 @@ async fn answer(hand: &mut ScriptedServer, predictions: Value) -> usize {
 
 /// Sends two calls as a batch that is answered with 0.5 and 0.25, and both calls alone, answered with
 /// the given predictions.
-async fn verify_batch(proxy: &TestProxy, hand: &mut ScriptedServer, alone: [f64; 2]) {
+async fn verify_batch(proxy: &TestProxy, hand: &mut ScriptedServer, unbatched: [f64; 2]) {
     let calls = vec![predict(proxy, 1.5), predict(proxy, 2.5)];
     let (callers, turn) = proxy.form_batch(hand, calls).await;
     assert_eq!(items(&turn).len(), 2);
@@ -46,7 +46,7 @@ async fn verify_batch(proxy: &TestProxy, hand: &mut ScriptedServer, alone: [f64;
     for _ in 0..2 {
         let turn = hand.next_request().await;
         let [item] = items(&turn)[..] else { panic!("a call is sent alone") };
-        let own = if item < 2.0 { alone[0] } else { alone[1] };
+        let own = if item < 2.0 { unbatched[0] } else { unbatched[1] };
         turn.answer(200, &json!({"predictions": [[own]]}).to_string()).await;
     }
 }
@@ -60,7 +60,7 @@ async fn wait_results(proxy: &TestProxy, result: &str, count: u64) {
 }
 
 #[tokio::test]
-async fn members_of_a_batch_are_compared_with_their_responses_alone() {
+async fn members_of_a_batch_are_compared_with_their_unbatched_responses() {
     let (proxy, mut hand) = start_with_scripted_server(always()).await;
     verify_batch(&proxy, &mut hand, [0.5, 0.25]).await;
     wait_results(&proxy, "equal", 2).await;
@@ -109,7 +109,7 @@ async fn nothing_is_verified_by_default_or_after_a_reload_that_ends_it() {
 }
 
 #[tokio::test]
-async fn a_call_that_fails_alone_is_no_difference() {
+async fn a_call_that_fails_unbatched_is_no_difference() {
     let (proxy, mut hand) = start_with_scripted_server(always()).await;
     let calls = vec![predict(&proxy, 1.5), predict(&proxy, 2.5)];
     let (callers, turn) = proxy.form_batch(&mut hand, calls).await;

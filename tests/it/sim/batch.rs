@@ -91,8 +91,8 @@ pub(crate) fn check_limits(
     ensure_invariant(InvariantId::WithinLimits, batch.bytes <= scope.batch_bytes_max, || {
         format!("batch {id} has {} bytes of {}", batch.bytes, scope.batch_bytes_max)
     })?;
-    let alone = members.iter().any(|waiting| waiting.call.unmergeable);
-    ensure_invariant(InvariantId::OneKey, !alone, || format!("an unbatchable call shares batch {id}"))?;
+    let unmergeable = members.iter().any(|waiting| waiting.call.unmergeable);
+    ensure_invariant(InvariantId::OneKey, !unmergeable, || format!("an unbatchable call shares batch {id}"))?;
     let (calls_max, unbatched_reason) = inputs.merge_limit(&first.call);
     ensure_invariant(InvariantId::Quarantined, members.len() <= calls_max, || {
         format!("batch {id} is shared by {}, where {calls_max} may leave together, {unbatched_reason:?}", members.len())

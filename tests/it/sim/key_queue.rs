@@ -250,7 +250,7 @@ impl KeyQueue<'_> {
     fn fill_batch(&self, inputs: DecisionInputs<'_>, caps: BatchCaps) -> ExpectedBatch {
         let head = &self.head().call;
         let scope = inputs.limits.scope(head.scope);
-        let alone = |unbatched_reason| ExpectedBatch {
+        let unbatched = |unbatched_reason| ExpectedBatch {
             calls: 1,
             bound: None,
             unbatched_reason,
@@ -260,14 +260,14 @@ impl KeyQueue<'_> {
             trial: false,
         };
         if head.unmergeable {
-            return alone(None);
+            return unbatched(None);
         }
         if head.items > caps.items {
-            return alone(Some(UnbatchedReason::ClientBatchFull));
+            return unbatched(Some(UnbatchedReason::ClientBatchFull));
         }
         let (calls_max, unbatched_reason) = inputs.merge_limit(head);
         if calls_max == 1 {
-            return alone(unbatched_reason);
+            return unbatched(unbatched_reason);
         }
         let fill = inputs.fill(caps.items);
         let mut expected = ExpectedBatch {

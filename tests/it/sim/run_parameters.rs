@@ -155,10 +155,10 @@ impl RunParameters {
     pub(crate) fn call(&self, draw: &mut RandomSource, now: Tick, id: CallId) -> Call {
         let at = draw.between(0, u64::try_from(self.keys.len()).unwrap_or(1) - 1);
         let (cost_class, scope) = self.keys[usize::try_from(at).unwrap_or(0)];
-        let alone = draw.chance(40);
-        // A call that goes alone has a key of its own. That it shares no batch must hold for any
+        let unmergeable = draw.chance(40);
+        // An unmergeable call has a key of its own. That it shares no batch must hold for any
         // key.
-        let key = if alone && draw.chance(700) { KeyId(1000 + id.0) } else { KeyId(at) };
+        let key = if unmergeable && draw.chance(700) { KeyId(1000 + id.0) } else { KeyId(at) };
         let items = if draw.chance(600) { 1 } else { draw.count(1, self.items) };
         let max = draw.between(0, 9);
         let mut exclusive: Vec<u64> = Vec::new();
@@ -180,7 +180,7 @@ impl RunParameters {
             cost_class,
             tenant: TenantId(if draw.chance(400) { 0 } else { draw.count(0, self.tenants - 1).into() }),
             scope,
-            unmergeable: alone,
+            unmergeable,
             replayable: true,
             deadline,
             fallback_deadline: later,

@@ -69,9 +69,9 @@ fn a_ceiling_of_one_item_forbids_merging_until_its_retest_of_two() {
         let refused = (1, Some(UnbatchedReason::Refused));
         assert_eq!((batcher.ceiling(CostClassId(0)), batcher.merge_limit(ms(21), &call(9))), (Some(1), refused));
         enqueue_calls(&mut batcher, ms(30), 10..14);
-        let alone = dispatched(&mut batcher, ms(30));
-        assert_eq!((ids(&alone), alone.unbatched_reason), (vec![10], refused.1));
-        batcher.complete(ms(1100), alone.id, ok(MS));
+        let unbatched = dispatched(&mut batcher, ms(30));
+        assert_eq!((ids(&unbatched), unbatched.unbatched_reason), (vec![10], refused.1));
+        batcher.complete(ms(1100), unbatched.id, ok(MS));
         let retest = dispatched(&mut batcher, ms(1100));
         assert_eq!((ids(&retest), retest.cause), (vec![11, 12], DispatchCause::Probe));
         assert_eq!(batcher.merge_limit(ms(1100), &call(9)), refused, "one at a time");
@@ -98,8 +98,8 @@ fn without_replay_a_ceiling_of_one_item_is_retested_by_the_trial() {
     let sent = dispatched(&mut batcher, ms(0));
     batcher.complete(ms(1), sent.id, ended(TOO_LARGE));
     (10..14).for_each(|id| batcher.enqueue(ms(2), once(id)).unwrap());
-    let alone = dispatched(&mut batcher, ms(2));
-    batcher.complete(ms(1100), alone.id, ok(MS));
+    let unbatched = dispatched(&mut batcher, ms(2));
+    batcher.complete(ms(1100), unbatched.id, ok(MS));
     let retest = dispatched(&mut batcher, ms(1100));
     assert_eq!((ids(&retest), retest.cause), (vec![11, 12], DispatchCause::Probe));
     batcher.complete(ms(1101), retest.id, ok(MS));

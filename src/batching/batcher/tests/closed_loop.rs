@@ -6,9 +6,9 @@ use super::super::super::call::PriorityId;
 use super::super::super::priority::PriorityClass;
 use super::*;
 
-/// Service time of a lone call in nanoseconds, and its ratio to that of each further item of a
-/// batch.
-const LONE: u64 = 20_000_000;
+/// Service time of an unbatched call in nanoseconds, and its ratio to that of each further item of
+/// a batch.
+const UNBATCHED: u64 = 20_000_000;
 const ITEM_PARTS: u64 = 20;
 /// Time after which the server refuses a list.
 const REFUSES: u64 = 1_000_000;
@@ -104,8 +104,8 @@ impl ClosedLoop {
         while self.running.len() < self.workers {
             let Some((sent, batch)) = self.waiting.pop_front() else { break };
             let takes = match self.refusal(&batch) {
-                Some(_) => REFUSES + LONE * u64::from(batch.items),
-                None => LONE + LONE / ITEM_PARTS * u64::from(batch.items - 1) + batch.id.0 % 7 * 50_000,
+                Some(_) => REFUSES + UNBATCHED * u64::from(batch.items),
+                None => UNBATCHED + UNBATCHED / ITEM_PARTS * u64::from(batch.items - 1) + batch.id.0 % 7 * 50_000,
             };
             self.running.push((Tick(self.now.0 + takes), sent, batch));
         }

@@ -86,7 +86,7 @@ fn refused_batches_end_merging_all_the_same() {
         always.complete(ms(now), batch.id, Observation { outcome, ..ok(10 * MS) });
     }
     enqueue_calls(&mut always, ms(now), [100, 101]);
-    let alone = all(&mut always, now);
-    assert_eq!(alone.len(), 2);
-    assert!(alone.iter().all(|batch| batch.unbatched_reason == Some(UnbatchedReason::Refused)), "{alone:?}");
+    let unbatched = all(&mut always, now);
+    assert_eq!(unbatched.len(), 2);
+    assert!(unbatched.iter().all(|batch| batch.unbatched_reason == Some(UnbatchedReason::Refused)), "{unbatched:?}");
 }

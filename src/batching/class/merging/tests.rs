@@ -38,7 +38,7 @@ impl MergeBench {
     /// Sends a batch of two and returns its number.
     fn send(&mut self, second: u64, key: u64) -> u64 {
         let bound = self.bound(second, key);
-        assert!(!matches!(bound, MergeLimit::Alone(_)), "{bound:?}");
+        assert!(!matches!(bound, MergeLimit::Unbatched(_)), "{bound:?}");
         self.batches += 1;
         let now = Tick::from_millis(second * 1000);
         self.classes.on_dispatch(now, ID, BatchId(self.batches), 2, bound == MergeLimit::Trial);
@@ -66,7 +66,7 @@ impl MergeBench {
         self.end(second, (batch, 2, key), true, outcome);
     }
 
-    fn lone(&mut self, second: u64) {
+    fn unbatched(&mut self, second: u64) {
         self.end(second, (0, 1, 9), true, BatchOutcome::Ok);
     }
 
@@ -88,8 +88,8 @@ fn merging_is_suspended_after_two_consecutive_refusals_only() {
     bench.batch(0, 1, REFUSED);
     assert_eq!(bench.bound(0, 1), MergeLimit::Free);
     bench.batch(0, 1, REFUSED);
-    assert_eq!(bench.bound(29, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)));
-    assert_eq!(bench.bound(29, 2), MergeLimit::Alone(Some(UnbatchedReason::Refused)), "for every key");
+    assert_eq!(bench.bound(29, 1), MergeLimit::Unbatched(Some(UnbatchedReason::Refused)));
+    assert_eq!(bench.bound(29, 2), MergeLimit::Unbatched(Some(UnbatchedReason::Refused)), "for every key");
     assert_eq!(bench.changes(), [(true, false)]);
 }
 
@@ -100,12 +100,12 @@ fn one_batch_retests_a_suspension_and_failures_double_the_wait_up_to_an_hour() {
     bench.batch(0, 1, REFUSED);
     let (mut second, mut wait) = (0, 30);
     for _ in 0..10 {
-        assert_eq!(bench.bound(second + wait - 1, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)));
+        assert_eq!(bench.bound(second + wait - 1, 1), MergeLimit::Unbatched(Some(UnbatchedReason::Refused)));
         second += wait;
-        assert_eq!(bench.bound(second, 1), MergeLimit::Alone(None), "left to other keys first");
+        assert_eq!(bench.bound(second, 1), MergeLimit::Unbatched(None), "left to other keys first");
         second += 1;
         let batch = bench.send(second, 1);
-        assert_eq!(bench.bound(second, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)), "one at a time");
+        assert_eq!(bench.bound(second, 1), MergeLimit::Unbatched(Some(UnbatchedReason::Refused)), "one at a time");
         bench.end(second, (batch, 2, 1), true, REFUSED);
         wait = (wait * 2).min(3600);
     }
@@ -125,7 +125,7 @@ fn the_wait_starts_small_again_after_a_hundred_whole_batches() {
         (0..whole).for_each(|_| bench.batch(31, 1, BatchOutcome::Ok));
         bench.batch(31, 1, REFUSED);
         bench.batch(31, 1, REFUSED);
-        assert!(matches!(bench.bound(31 + wait - 1, 2), MergeLimit::Alone(_)));
+        assert!(matches!(bench.bound(31 + wait - 1, 2), MergeLimit::Unbatched(_)));
         assert_eq!(bench.bound(31 + wait, 2), MergeLimit::Trial);
     }
 }
@@ -141,7 +141,7 @@ fn a_poisoned_batch_is_no_evidence_about_merging() {
 fn a_class_without_a_whole_batch_tries_one_of_two_at_a_time() {
     let mut bench = MergeBench::careful();
     let batch = bench.send(0, 1);
-    assert_eq!(bench.bound(0, 2), MergeLimit::Alone(None));
+    assert_eq!(bench.bound(0, 2), MergeLimit::Unbatched(None));
     bench.end(0, (batch, 2, 1), true, BatchOutcome::Failed);
     assert_eq!(bench.bound(0, 1), MergeLimit::Trial, "a poisoned trial showed nothing");
     bench.batch(0, 1, BatchOutcome::Ok);
@@ -153,37 +153,37 @@ fn without_replay_the_first_failure_suspends_merging() {
     let mut bench = MergeBench::careful();
     let batch = bench.send(0, 1);
     bench.end(0, (batch, 2, 1), false, NOT_RETRIED);
-    assert_eq!(bench.bound(0, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)));
+    assert_eq!(bench.bound(0, 1), MergeLimit::Unbatched(Some(UnbatchedReason::Refused)));
 }
 
 #[test]
-fn without_replay_a_proven_server_is_suspended_only_if_lone_calls_succeed() {
+fn without_replay_a_proven_server_is_suspended_only_if_unbatched_calls_succeed() {
     let mut bench = MergeBench::careful();
     bench.batch(0, 1, BatchOutcome::Ok);
     for _ in 0..2 {
         let batch = bench.send(0, 1);
         bench.end(0, (batch, 2, 1), false, NOT_RETRIED);
     }
-    let quarantined = MergeLimit::Alone(Some(UnbatchedReason::Quarantined));
+    let quarantined = MergeLimit::Unbatched(Some(UnbatchedReason::Quarantined));
     assert_eq!(bench.bound(0, 1), quarantined, "each further batch of the key would fail calls");
-    assert_eq!(bench.bound(0, 2), MergeLimit::Free, "lone calls failed as well");
-    bench.lone(1);
+    assert_eq!(bench.bound(0, 2), MergeLimit::Free, "unbatched calls failed as well");
+    bench.unbatched(1);
     let batch = bench.send(1, 2);
     bench.end(1, (batch, 2, 2), false, NOT_RETRIED);
-    assert_eq!(bench.bound(1, 2), MergeLimit::Alone(Some(UnbatchedReason::Refused)));
+    assert_eq!(bench.bound(1, 2), MergeLimit::Unbatched(Some(UnbatchedReason::Refused)));
 }
 
 #[test]
-fn an_overload_ends_merging_only_where_lone_calls_are_answered_meanwhile() {
-    for lone in [false, true] {
+fn an_overload_ends_merging_only_where_unbatched_calls_are_answered_meanwhile() {
+    for unbatched in [false, true] {
         let mut bench = MergeBench::eager();
-        bench.lone(0);
+        bench.unbatched(0);
         bench.batch(0, 1, OVERLOADED);
-        if lone {
-            bench.lone(0);
+        if unbatched {
+            bench.unbatched(0);
         }
         bench.batch(0, 1, OVERLOADED);
-        assert_eq!(matches!(bench.bound(0, 1), MergeLimit::Alone(_)), lone);
+        assert_eq!(matches!(bench.bound(0, 1), MergeLimit::Unbatched(_)), unbatched);
     }
 }
 
@@ -192,15 +192,15 @@ fn a_server_that_never_answers_a_list_costs_two_batches() {
     let mut bench = MergeBench::careful();
     bench.batch(0, 1, BatchOutcome::TimedOut);
     bench.batch(5, 1, BatchOutcome::TimedOut);
-    assert_eq!(bench.bound(5, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)));
+    assert_eq!(bench.bound(5, 1), MergeLimit::Unbatched(Some(UnbatchedReason::Refused)));
     // A server that accepted batches before and hangs altogether is a different case.
     let mut bench = MergeBench::eager();
     bench.batch(0, 1, BatchOutcome::Ok);
     (0..5).for_each(|_| bench.batch(0, 1, BatchOutcome::TimedOut));
     assert_eq!(bench.bound(0, 1), MergeLimit::Free);
-    bench.lone(0);
+    bench.unbatched(0);
     bench.batch(0, 1, BatchOutcome::TimedOut);
-    assert_eq!(bench.bound(0, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)));
+    assert_eq!(bench.bound(0, 1), MergeLimit::Unbatched(Some(UnbatchedReason::Refused)));
 }
 
 #[test]
@@ -210,12 +210,12 @@ fn one_failing_key_is_quarantined_and_three_suspend_the_class() {
     bench.batch(0, 2, BatchOutcome::Mismatched);
     assert_eq!(
         (bench.bound(0, 2), bench.bound(0, 1)),
-        (MergeLimit::Alone(Some(UnbatchedReason::Quarantined)), MergeLimit::Free)
+        (MergeLimit::Unbatched(Some(UnbatchedReason::Quarantined)), MergeLimit::Free)
     );
     bench.batch(0, 3, BatchOutcome::Mismatched);
     assert_eq!(bench.bound(0, 1), MergeLimit::Free);
     bench.batch(0, 4, BatchOutcome::Mismatched);
-    assert_eq!(bench.bound(0, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)));
+    assert_eq!(bench.bound(0, 1), MergeLimit::Unbatched(Some(UnbatchedReason::Refused)));
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn odd_keys_of_one_tenant_do_not_end_merging_for_the_others() {
         // A tenant with ever new keys does not test each of them.
         bench.end(0, (0, 2, 17), true, outcome);
         bench.end(0, (0, 2, 17), true, outcome);
-        assert_eq!(bench.bound(0, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)), "{outcome:?}");
+        assert_eq!(bench.bound(0, 1), MergeLimit::Unbatched(Some(UnbatchedReason::Refused)), "{outcome:?}");
     }
 }
 
@@ -264,7 +264,7 @@ fn a_key_whose_batches_are_refused_is_not_merged_while_those_of_others_are_answe
     bench.batch(0, 2, REFUSED);
     assert_eq!(
         (bench.bound(0, 2), bench.bound(0, 1)),
-        (MergeLimit::Alone(Some(UnbatchedReason::Quarantined)), MergeLimit::Free)
+        (MergeLimit::Unbatched(Some(UnbatchedReason::Quarantined)), MergeLimit::Free)
     );
     assert_eq!(bench.bound(30, 2), MergeLimit::Free);
 }
@@ -275,7 +275,7 @@ fn the_quarantine_of_a_key_doubles_and_resets_after_a_hundred_whole_batches() {
     bench.batch(0, 1, BatchOutcome::Ok);
     bench.batch(0, 2, BatchOutcome::Mismatched);
     bench.batch(30, 2, BatchOutcome::Mismatched);
-    assert_eq!(bench.bound(89, 2), MergeLimit::Alone(Some(UnbatchedReason::Quarantined)));
+    assert_eq!(bench.bound(89, 2), MergeLimit::Unbatched(Some(UnbatchedReason::Quarantined)));
     (0..100).for_each(|_| bench.batch(90, 2, BatchOutcome::Ok));
     bench.batch(90, 2, BatchOutcome::Mismatched);
     assert_eq!(bench.bound(120, 2), MergeLimit::Free);
@@ -287,10 +287,10 @@ fn a_retest_is_left_to_a_key_that_worked_and_the_failure_of_another_does_not_pro
     bench.batch(0, 1, BatchOutcome::Ok);
     (2..=4).for_each(|key| bench.batch(0, key, BatchOutcome::Mismatched));
     assert_eq!(bench.changes(), [(true, false)]);
-    let refused = MergeLimit::Alone(Some(UnbatchedReason::Refused));
+    let refused = MergeLimit::Unbatched(Some(UnbatchedReason::Refused));
     for due in [30, 61, 92] {
         assert_eq!((bench.bound(due - 1, 1), bench.bound(due - 1, due)), (refused, refused));
-        assert_eq!((bench.bound(due, 1), bench.bound(due, due)), (MergeLimit::Trial, MergeLimit::Alone(None)));
+        assert_eq!((bench.bound(due, 1), bench.bound(due, due)), (MergeLimit::Trial, MergeLimit::Unbatched(None)));
         bench.batch(due + 1, due, REFUSED);
     }
     bench.batch(123, 1, BatchOutcome::Ok);
@@ -304,15 +304,18 @@ fn a_key_that_worked_an_hour_ago_is_no_longer_waited_for() {
     (2..=4).for_each(|key| bench.batch(0, key, BatchOutcome::Mismatched));
     assert_eq!(bench.bound(3600, 5), MergeLimit::Trial);
     bench.batch(3601, 5, REFUSED);
-    assert!(matches!(bench.bound(3601 + 59, 5), MergeLimit::Alone(_)));
-    assert_eq!((bench.bound(3601 + 60, 5), bench.bound(3601 + 60, 6)), (MergeLimit::Alone(None), MergeLimit::Trial));
+    assert!(matches!(bench.bound(3601 + 59, 5), MergeLimit::Unbatched(_)));
+    assert_eq!(
+        (bench.bound(3601 + 60, 5), bench.bound(3601 + 60, 6)),
+        (MergeLimit::Unbatched(None), MergeLimit::Trial)
+    );
 }
 
 #[test]
 fn a_failing_first_key_does_not_extend_the_suspension_of_other_keys() {
     let mut bench = MergeBench::eager();
     (0..2).for_each(|_| bench.batch(0, 1, REFUSED));
-    assert_eq!((bench.bound(30, 1), bench.bound(30, 2)), (MergeLimit::Alone(None), MergeLimit::Trial));
+    assert_eq!((bench.bound(30, 1), bench.bound(30, 2)), (MergeLimit::Unbatched(None), MergeLimit::Trial));
     bench.batch(30, 2, BatchOutcome::Ok);
     assert_eq!((bench.bound(30, 2), bench.changes()), (MergeLimit::Free, vec![(true, false), (false, false)]));
 }
@@ -325,7 +328,7 @@ fn a_response_that_is_withheld_and_a_batch_that_is_not_sent_are_no_evidence() {
             for _ in 0..5 {
                 let batch = bench.send(0, 1);
                 bench.end(0, (batch, 2, 1), replayable, outcome);
-                bench.lone(0);
+                bench.unbatched(0);
             }
             assert_eq!((bench.bound(0, 1), bench.changes()), (MergeLimit::Trial, vec![]), "{outcome:?}");
         }
@@ -333,7 +336,7 @@ fn a_response_that_is_withheld_and_a_batch_that_is_not_sent_are_no_evidence() {
 }
 
 #[test]
-fn a_suspension_names_the_response_and_whether_the_members_were_answered_alone() {
+fn a_suspension_names_the_response_and_whether_the_members_were_answered_unbatched() {
     let (refused, status) = (BatchRefusal::Reset, BatchRefusal::Status(422));
     for (outcome, expected) in
         [(BatchOutcome::Refused(refused), (refused, true)), (BatchOutcome::NotRetried(status), (status, false))]
@@ -343,7 +346,7 @@ fn a_suspension_names_the_response_and_whether_the_members_were_answered_alone()
             bench.end(0, (0, 2, 1), true, outcome);
         }
         let suspension = bench.classes.get(ID).and_then(ClassState::suspension).unwrap();
-        assert_eq!((suspension.refusal, suspension.answered_alone), expected);
+        assert_eq!((suspension.refusal, suspension.answered_unbatched), expected);
     }
 }
 
@@ -367,7 +370,7 @@ fn an_empty_budget_bounds_attempts_to_merge() {
         bench.classes.record_replays(Tick::default(), 2);
         sent += 1;
     }
-    assert_eq!((sent, bench.bound(0, 1)), (30, MergeLimit::Alone(Some(UnbatchedReason::BudgetEmpty))));
+    assert_eq!((sent, bench.bound(0, 1)), (30, MergeLimit::Unbatched(Some(UnbatchedReason::BudgetEmpty))));
     assert_eq!(bench.bound(20, 1), MergeLimit::Free);
 }
 

@@ -49,7 +49,7 @@ fn a_limit_for_order_follows_the_server() {
     callers.run(15_000);
     assert!(callers.run(1000) >= 190, "directly there are 200");
     // Slower and with more room at once.
-    callers.server = ServerModel { workers: 64, lone: 400 * MS, ..SERIAL };
+    callers.server = ServerModel { workers: 64, unbatched: 400 * MS, ..SERIAL };
     callers.run(10_000);
     assert!(callers.run(4000) >= 440, "directly there are 480");
 }
@@ -95,7 +95,7 @@ fn calls_queue_where_a_batch_costs_as_much_as_its_calls() {
 fn calls_are_merged_again_once_the_server_is_slower() {
     let mut callers = ordered(ServerModel { per_item: 1.0, ..SERIAL }, 48, true);
     callers.run(60_000);
-    callers.server = ServerModel { lone: 100 * MS, per_item: 0.05, ..SERIAL };
+    callers.server = ServerModel { unbatched: 100 * MS, per_item: 0.05, ..SERIAL };
     callers.run(15_000);
     assert!(callers.run(2000) >= 150, "directly there are 20");
 }
@@ -154,7 +154,7 @@ fn streams_are_not_held_by_their_first_bytes() {
 fn a_server_that_has_become_slower_keeps_its_order() {
     let mut callers = ordered(SERIAL, 48, false);
     callers.run(5000);
-    callers.server.lone = 50 * MS;
+    callers.server.unbatched = 50 * MS;
     for second in 0..30 {
         let answered = callers.run(1000);
         assert!(answered >= 18, "{answered} of 20 in second {second}");

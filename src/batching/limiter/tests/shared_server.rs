@@ -59,7 +59,7 @@ impl SharedServer {
         {
             let factor = 1.0 + f64::from(request.items - 1) * self.model.per_item;
             // The times of a real server differ.
-            let takes = round_to_u64(self.model.lone as f64 * factor) * (900 + self.draw(200)) / 1000;
+            let takes = round_to_u64(self.model.unbatched as f64 * factor) * (900 + self.draw(200)) / 1000;
             self.running = Some((self.now + takes, index, request));
         }
     }

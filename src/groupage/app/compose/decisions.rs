@@ -102,7 +102,7 @@ fn suspended(found: Suspension, now: Tick) -> Value {
         "retest_in_us": whole_micros(found.retest.since(now)),
         "answer": found.refusal.as_str(),
         "status": found.refusal.status(),
-        "answered_alone": found.answered_alone,
+        "answered_alone": found.answered_unbatched,
     })
 }
 
@@ -129,7 +129,7 @@ fn recent(tally: &ClassStats, now: Tick) -> Value {
         "apart": tally.other_keys_waiting,
         "mean_wait_us": micros(tally.waited_nanos.checked_div(tally.calls).unwrap_or(0)),
         "causes": count_by_label(DispatchCause::ALL.map(DispatchCause::as_str), tally.causes),
-        "alone": tally.alone,
+        "alone": tally.unbatched,
         "passed": tally.passed,
         "items_rejected": tally.rejected,
         "items_expired": count_by_label(ExpiryReason::ALL.map(ExpiryReason::as_str), tally.expired),

@@ -218,7 +218,7 @@ fn class_label(name: &[u8]) -> String {
 /// a few calls a day never has enough of them to be learned.
 fn busiest_class(decisions: &DecisionReport) -> Option<CostClassId> {
     let rate = |tally: &crate::batching::ClassStats| {
-        let recent = tally.batches.saturating_add(tally.alone).saturating_add(tally.passed);
+        let recent = tally.batches.saturating_add(tally.unbatched).saturating_add(tally.passed);
         u128::from(recent) * NANOS_PER_HOUR / decisions.now.since(tally.since).as_nanos().max(1)
     };
     decisions.core.classes.iter().max_by_key(|class| rate(&class.tally)).map(|class| class.id)
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(word(&quarantine(true)), Some(("status".to_owned(), Some(422))));
         assert_eq!(word(&quarantine(false)), None, "other keys are merged");
         let (since, retest) = (Tick::default(), Tick::default());
-        let suspension = Some(Suspension { since, retest, refusal: BatchRefusal::Usage, answered_alone: true });
+        let suspension = Some(Suspension { since, retest, refusal: BatchRefusal::Usage, answered_unbatched: true });
         assert_eq!(word(&ClassDecisionStats { suspension, ..none }), Some(("usage".to_owned(), None)));
     }
 

@@ -69,15 +69,15 @@ pub(super) async fn run_demo(args: &Args, engine: &EngineConfig) -> Result<(), B
     let target = ServerAddr::Tcp(*app.listen.first().ok_or("the proxy has no listener")?);
     println!("device of the engine   {}", wait_loaded(&app, engine).await?);
     let calls = record_calls(target.clone(), requests.clone()).await?;
-    let alone = measure_alone(target, &calls).await;
-    println!("one call at a time     {alone:.1} calls/s, by one client");
+    let lone = measure_lone_calls(target, &calls).await;
+    println!("one call at a time     {lone:.1} calls/s, by one client");
     println!(
         "load                   open loop, Poisson arrivals, {} s a run; latency from the scheduled time",
         args.seconds
     );
     println!();
-    let busy = LoadPass { name: BUSY_PASS, rate: args.rate.unwrap_or(alone * BUSY) };
-    let idle = LoadPass { name: "idle", rate: args.idle_rate.unwrap_or(alone * IDLE) };
+    let busy = LoadPass { name: BUSY_PASS, rate: args.rate.unwrap_or(lone * BUSY) };
+    let idle = LoadPass { name: "idle", rate: args.idle_rate.unwrap_or(lone * IDLE) };
     let mut rows = Vec::new();
     for pass in [busy, idle] {
         rows.push(run_pass(args, &app, &calls, pass, ExecutionMode::OneAtATime).await?);
@@ -135,7 +135,7 @@ fn start_engine(engine: &EngineConfig, mode: ExecutionMode) -> Result<RunningApp
 }
 
 /// Returns the calls per second of one client.
-async fn measure_alone(target: ServerAddr, calls: &PreparedCalls) -> f64 {
+async fn measure_lone_calls(target: ServerAddr, calls: &PreparedCalls) -> f64 {
     let config = ClosedConfig {
         target,
         calls: calls.clone(),
@@ -172,7 +172,7 @@ fn describe_gain(rows: &[RunResult]) -> String {
         rows.iter().find(|row| row.pass == BUSY_PASS && row.way == mode.name()).map(|row| row.report.calls_per_second())
     };
     match (rate(ExecutionMode::OneAtATime), rate(ExecutionMode::Batched)) {
-        (Some(alone), Some(batched)) if alone > 0.0 => format_gain(batched / alone),
+        (Some(unbatched), Some(batched)) if unbatched > 0.0 => format_gain(batched / unbatched),
         _ => "no call was served in a busy run".to_owned(),
     }
 }

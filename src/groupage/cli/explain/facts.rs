@@ -130,7 +130,7 @@ pub(super) struct MergeSuspension {
     /// HTTP status of that answer, if the refusal was a status.
     pub(super) status: Option<u64>,
     /// `true` if the calls of that batch were answered when they were sent alone.
-    pub(super) answered_alone: bool,
+    pub(super) answered_unbatched: bool,
     /// Time until one batch of two calls is tried.
     pub(super) retest_us: u64,
 }

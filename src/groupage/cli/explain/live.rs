@@ -180,7 +180,7 @@ fn suspended(found: &Value) -> Option<MergeSuspension> {
     found.is_object().then(|| MergeSuspension {
         answer: found["answer"].as_str().unwrap_or_default().to_owned(),
         status: found["status"].as_u64(),
-        answered_alone: found["answered_alone"] == true,
+        answered_unbatched: found["answered_alone"] == true,
         retest_us: number(&found["retest_in_us"]),
     })
 }

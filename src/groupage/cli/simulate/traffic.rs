@@ -177,10 +177,10 @@ mod tests {
             ..CallRecord::default()
         };
         let late = CallRecord { time_us: 5_002_000, exec_us: 60_000, items: 1, weight: 4, ..first.clone() };
-        let alone =
+        let unmergeable =
             CallRecord { time_us: 5_001_000, key: String::new(), outcome: "expired".to_owned(), ..first.clone() };
         let unread = CallRecord { items: 0, ..first.clone() };
-        let text = [&first, &late, &alone, &unread].map(line).concat();
+        let text = [&first, &late, &unmergeable, &unread].map(line).concat();
         let traffic = parse(&text).unwrap();
         let at: Vec<u64> = traffic.calls.iter().map(|arrival| arrival.at.0 / 1_000_000).collect();
         assert_eq!(at, [0, 1, 2], "in order of arrival");

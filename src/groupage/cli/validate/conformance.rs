@@ -137,10 +137,12 @@ impl ConformanceClient {
             let is_success = |status: Option<StatusCode>| status.is_some_and(|status| status.is_success());
             let accepts_other = results.iter().any(|other| is_success(other.unbatched_status));
             result.verdict = match self.send_call(&call, &mut result).await {
-                Ok(lone) if lone.status.is_success() => self.test_batch(&endpoint, members, &lone, &mut result).await,
-                Ok(lone) => {
-                    more = is_refusal_of_form(lone.status);
-                    judge_refusal(&endpoint, &self.command.sample_flag(&path), form, lone.status, accepts_other)
+                Ok(unbatched) if unbatched.status.is_success() => {
+                    self.test_batch(&endpoint, members, &unbatched, &mut result).await
+                }
+                Ok(unbatched) => {
+                    more = is_refusal_of_form(unbatched.status);
+                    judge_refusal(&endpoint, &self.command.sample_flag(&path), form, unbatched.status, accepts_other)
                 }
                 Err(reason) => {
                     more = false;
@@ -239,9 +241,9 @@ impl ConformanceClient {
     async fn send_call(&self, call: &Call, result: &mut RouteResult) -> Result<ServerAnswer, String> {
         result.bytes = call.body.len();
         let sent = self.send(&call.head.method, &result.path, call.head.headers.clone(), call.body.clone()).await;
-        let lone = sent.map_err(|kind| format!("sent alone, the sample gets no answer: {}", kind.message()))?;
-        result.unbatched_status = Some(lone.status);
-        Ok(lone)
+        let unbatched = sent.map_err(|kind| format!("sent alone, the sample gets no answer: {}", kind.message()))?;
+        result.unbatched_status = Some(unbatched.status);
+        Ok(unbatched)
     }
 
     /// Sends the items of both members in one call, and compares their parts of the answer with the
@@ -250,7 +252,7 @@ impl ConformanceClient {
         &self,
         endpoint: &Endpoint,
         members: [&Call; 2],
-        lone: &ServerAnswer,
+        unbatched: &ServerAnswer,
         result: &mut RouteResult,
     ) -> RouteVerdict {
         let sent = endpoint.write_batch(&members, None);
@@ -264,8 +266,8 @@ impl ConformanceClient {
             }
         };
         result.batch_status = Some(answer.status);
-        let (verdict, parts) = judge_batch(endpoint, members, &sent, (&answer, lone));
-        let answers = (&answer, lone);
+        let (verdict, parts) = judge_batch(endpoint, members, &sent, (&answer, unbatched));
+        let answers = (&answer, unbatched);
         result.comparisons = self.compare_members(endpoint, (members, result.path.as_str()), answers, &parts).await;
         verdict
     }

@@ -145,8 +145,9 @@ fn suspension_message(suspension: Suspension) -> String {
         | BatchRefusal::Overload => ("the server rejects batches", ONE_ITEM_REMEDY),
     };
     let is_usage = suspension.refusal == BatchRefusal::Usage;
-    let alone = if suspension.answered_alone && !is_usage { ", but their calls are answered individually" } else { "" };
-    format!("merging suspended: {cause}{alone}; each call is now sent individually. {remedy}")
+    let unbatched =
+        if suspension.answered_unbatched && !is_usage { ", but their calls are answered individually" } else { "" };
+    format!("merging suspended: {cause}{unbatched}; each call is now sent individually. {remedy}")
 }
 
 #[cfg(test)]
@@ -171,9 +172,9 @@ mod tests {
 
     #[test]
     fn a_suspension_names_what_the_server_did() {
-        let message = |refusal, answered_alone| {
+        let message = |refusal, answered_unbatched| {
             let (since, retest) = (Tick::default(), Tick::default());
-            suspension_message(Suspension { since, retest, refusal, answered_alone })
+            suspension_message(Suspension { since, retest, refusal, answered_unbatched })
         };
         let usage = message(BatchRefusal::Usage, true);
         assert!(usage.contains("counts only the first item in `usage`") && !usage.contains("one item per call"));

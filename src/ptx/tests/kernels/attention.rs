@@ -90,8 +90,8 @@ fn the_bits_of_a_sequence_do_not_depend_on_the_others() {
     for length in lengths {
         let first = qkv.pointer.offset((start * 3 * width * 2) as u64);
         let out = launch(&mut fixture, &kernel, first, &[length], heads).unwrap();
-        let alone = fixture.read(out, length * width).unwrap();
-        assert_eq!(alone, batch[start * width..(start + length) * width], "sequence of {length}");
+        let single = fixture.read(out, length * width).unwrap();
+        assert_eq!(single, batch[start * width..(start + length) * width], "sequence of {length}");
         start += length;
     }
 }

@@ -109,8 +109,8 @@ fn the_bits_of_a_row_do_not_depend_on_its_batch_or_on_the_tile() {
         for row in [63, 149] {
             let expected = &batch[row * shape.columns..(row + 1) * shape.columns];
             for kernel in [&small, &large] {
-                let alone = inputs.run(kernel, row, 1).unwrap();
-                assert_eq!(alone, expected, "row {row} of {}, {storage:?}", kernel.entry.name);
+                let single = inputs.run(kernel, row, 1).unwrap();
+                assert_eq!(single, expected, "row {row} of {}, {storage:?}", kernel.entry.name);
             }
         }
     }

@@ -13,7 +13,7 @@ pub(super) struct CallFacts {
     /// `true` if the call was part of a shared upstream call at least once.
     pub(super) shared: bool,
     /// `true` if the call arrived upstream, and never in a shared call.
-    pub(super) alone: bool,
+    pub(super) unbatched: bool,
     /// `true` if unsolicited bytes arrived on the connection of the call.
     pub(super) unasked: bool,
     /// Time from the start of the call to its end.
@@ -39,7 +39,7 @@ impl LedgerReport {
         } else if outcome != ItemOutcome::Cancelled {
             self.innocent += n;
             self.innocent_served += if outcome == ItemOutcome::Served { n } else { 0 };
-            self.innocent_unreplayable += if outcome.is_unreplayable(facts.alone) { n } else { 0 };
+            self.innocent_unreplayable += if outcome.is_unreplayable(facts.unbatched) { n } else { 0 };
         }
         *match outcome {
             ItemOutcome::Served => &mut self.served,
@@ -62,14 +62,14 @@ impl LedgerReport {
 impl ItemOutcome {
     /// Returns `true` if an innocent call ended this way because of an event that must not be
     /// replayed.
-    fn is_unreplayable(&self, alone: bool) -> bool {
+    fn is_unreplayable(&self, unbatched: bool) -> bool {
         match self {
             Self::Served | Self::Cancelled | Self::Misdelivered | Self::WrongError | Self::Lost => false,
             Self::Overloaded | Self::Faulted => true,
             // Timeout, connection refused and response too large. A call that was forwarded alone
             // is never replayed.
-            Self::ProxyError(code) => alone || matches!(code.as_str(), "GRP3301" | "GRP3303" | "GRP3306"),
-            Self::Upstream => alone,
+            Self::ProxyError(code) => unbatched || matches!(code.as_str(), "GRP3301" | "GRP3303" | "GRP3306"),
+            Self::Upstream => unbatched,
         }
     }
 }

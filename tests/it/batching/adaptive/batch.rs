@@ -97,8 +97,8 @@ pub(super) fn check_limits(batch: &Batch, members: &[QueuedCall], rules: CheckIn
     ensure_invariant(InvariantId::WithinLimits, batch.bytes <= scope.batch_bytes_max, || {
         format!("batch {id} has {} bytes of {}", batch.bytes, scope.batch_bytes_max)
     })?;
-    let alone = members.iter().any(|waiting| waiting.call.unmergeable) || batch.unbatched_reason.is_some();
-    ensure_invariant(InvariantId::OneKey, !alone, || format!("an unbatchable call shares batch {id}"))?;
+    let unbatched = members.iter().any(|waiting| waiting.call.unmergeable) || batch.unbatched_reason.is_some();
+    ensure_invariant(InvariantId::OneKey, !unbatched, || format!("an unbatchable call shares batch {id}"))?;
     let quarantined = known.quarantined.is_some_and(|(key, until)| key == batch.key && rules.now < until);
     ensure_invariant(InvariantId::Quarantined, !quarantined, || {
         format!("batch {id} is shared, its key being in quarantine")

@@ -359,7 +359,7 @@ impl InvariantChecker {
             return ensure_invariant(InvariantId::Balanced, false, || format!("batch {id} is empty"));
         };
         let scope = first.call.scope;
-        let alone = first.call.unmergeable;
+        let unmergeable = first.call.unmergeable;
         let shared = members.len() > 1;
         ensure_invariant(
             InvariantId::HoldsOut,
@@ -372,7 +372,7 @@ impl InvariantChecker {
         batch::check_limits(batch, &members, CheckInputs { now: self.now, limits: &self.limits, known, ceiling })?;
         let waiting = batch.members.iter().map(|member| member.id).collect();
         let flight = InFlightBatch {
-            key: (!alone).then_some(batch.key),
+            key: (!unmergeable).then_some(batch.key),
             class: batch.cost_class,
             scope,
             items: batch.items,

@@ -195,7 +195,7 @@ impl RunParameters {
     pub(super) fn call(&self, draw: &mut RandomSource, now: Tick, id: CallId) -> Call {
         let at = draw.between(0, u64::try_from(self.keys.len()).unwrap_or(1) - 1);
         let (cost_class, scope) = self.keys[usize::try_from(at).unwrap_or(0)];
-        let alone = draw.chance(20);
+        let unmergeable = draw.chance(20);
         let items = if draw.chance(500) { 1 } else { draw.count(1, self.items) };
         let max = draw.between(1, self.weight);
         let mut exclusive: Vec<u64> = Vec::new();
@@ -219,18 +219,18 @@ impl RunParameters {
         let flow = if self.flows == 0 { 0 } else { draw.clone().between(0, self.flows - 1) };
         Call {
             id,
-            key: if alone && draw.chance(700) { KeyId(1000 + id.0) } else { KeyId(at) },
+            key: if unmergeable && draw.chance(700) { KeyId(1000 + id.0) } else { KeyId(at) },
             cost_class,
             tenant: TenantId(flow / 2),
             tenant_weight: 1,
             priority: PriorityId(u8::try_from(flow).unwrap_or(0)),
             scope,
-            unmergeable: alone,
+            unmergeable,
             replayable: true,
             deadline,
             fallback_deadline: later,
             slo: None,
-            charged_by_weight: alone && id.0.is_multiple_of(3),
+            charged_by_weight: unmergeable && id.0.is_multiple_of(3),
             items,
             weight: Weight { sum: max + draw.between(0, max) * u64::from(items - 1), max },
             bytes: draw.between(0, 80),

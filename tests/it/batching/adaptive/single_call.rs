@@ -35,14 +35,14 @@ fn simulate_single_calls(
     while calls < 1500 {
         let end = ends.first_key_value().map(|((at, _), _)| *at);
         let now = [Some(next), end, wakeup].into_iter().flatten().min().unwrap_or(next);
-        let mut alone = false;
+        let mut is_lone = false;
         if end == Some(now)
             && let Some(((_, batch), duration)) = ends.pop_first()
         {
             core.complete(now, batch, Observation { duration, first_byte: None, outcome: BatchOutcome::Ok });
         } else if next == now {
             let counts = core.counts();
-            alone = counts.queue_calls == 0 && counts.in_flight == 0;
+            is_lone = counts.queue_calls == 0 && counts.in_flight == 0;
             core.enqueue(now, Call::new(CallId(calls))).expect("the queue is far from full");
             calls += 1;
             next = now.after(exponential(&mut draw, gap));
@@ -62,7 +62,7 @@ fn simulate_single_calls(
         wakeup = core.next_wakeup();
         // Counts calls that arrived while nothing was queued or in flight. The first calls count
         // too, although nothing is held before the profiles have seen some events.
-        if alone {
+        if is_lone {
             lone.arrived += 1;
             lone.dispatched += u32::from(sent);
         }

@@ -262,7 +262,7 @@ mod tests {
         let suspended = Some(MergeSuspension {
             answer: "status".to_owned(),
             status: Some(422),
-            answered_alone: true,
+            answered_unbatched: true,
             retest_us: 1,
         });
         assert_eq!(factor(&CallKind { suspended, ..kind }, false), None);

@@ -43,14 +43,14 @@ fn describe_response(answer: &str, status: Option<u64>) -> String {
 
 /// Explains a suspension: the response of the server, the evidence, the next attempt and a remedy.
 fn explain_suspension(found: &MergeSuspension) -> (String, Value) {
-    let alone = if found.answered_alone { ", but the same calls succeeded when sent alone" } else { "" };
+    let unbatched = if found.answered_unbatched { ", but the same calls succeeded when sent alone" } else { "" };
     let (evidence, remedy) = match found.answer.as_str() {
         "usage" => (
             ", so the usage of a call in a batch is unknown",
             "`protocol: LlamaCpp` or `mode: Passthrough` ends the attempts",
         ),
-        "mismatch" => (alone, "check that the route's `protocol` is that of the server"),
-        _ => (alone, "if the server accepts only one item per call, set `mode: Passthrough`"),
+        "mismatch" => (unbatched, "check that the route's `protocol` is that of the server"),
+        _ => (unbatched, "if the server accepts only one item per call, set `mode: Passthrough`"),
     };
     let text = format!(
         "merging is suspended: {}{evidence}. A batch of two is tried in {} s; {remedy}",
@@ -60,7 +60,7 @@ fn explain_suspension(found: &MergeSuspension) -> (String, Value) {
     let numbers = json!({
         "status": found.status,
         "answer": found.answer,
-        "answered_alone": found.answered_alone,
+        "answered_alone": found.answered_unbatched,
         "retest_in_us": found.retest_us,
     });
     (text, numbers)
@@ -115,9 +115,9 @@ mod tests {
         suspended_by(answer, status, true)
     }
 
-    fn suspended_by(answer: &str, status: Option<u64>, answered_alone: bool) -> String {
+    fn suspended_by(answer: &str, status: Option<u64>, answered_unbatched: bool) -> String {
         let answer = answer.to_owned();
-        let suspended = Some(MergeSuspension { answer, status, answered_alone, retest_us: 30_000_000 });
+        let suspended = Some(MergeSuspension { answer, status, answered_unbatched, retest_us: 30_000_000 });
         let (what, (text, _)) = explain(&CallKind { suspended, ..CallKind::default() }).unwrap();
         assert_eq!(what, "merge_refused");
         text

@@ -61,9 +61,9 @@ pub(super) fn judge_batch(
     endpoint: &Endpoint,
     members: [&Call; 2],
     sent: &SharedRequest,
-    (answer, lone): (&ServerAnswer, &ServerAnswer),
+    (answer, unbatched): (&ServerAnswer, &ServerAnswer),
 ) -> (RouteVerdict, Vec<Bytes>) {
-    if let Some(verdict) = judge_status(answer.status, lone.status) {
+    if let Some(verdict) = judge_status(answer.status, unbatched.status) {
         return (verdict, Vec::new());
     }
     // Split as the proxy does it. Until that succeeds, the parts of the answer are unknown.
@@ -75,11 +75,11 @@ pub(super) fn judge_batch(
         }
     };
     let part = parts.first().cloned().unwrap_or_default();
-    let verdict = judge_members(endpoint, &members, answer, lone).unwrap_or_else(|| judge_part(&part, lone));
+    let verdict = judge_members(endpoint, &members, answer, unbatched).unwrap_or_else(|| judge_part(&part, unbatched));
     (verdict, parts)
 }
 
-fn judge_status(status: StatusCode, lone: StatusCode) -> Option<RouteVerdict> {
+fn judge_status(status: StatusCode, unbatched: StatusCode) -> Option<RouteVerdict> {
     // An overloaded server proves nothing about batches.
     if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
         let status = status.as_u16();
@@ -92,7 +92,7 @@ fn judge_status(status: StatusCode, lone: StatusCode) -> Option<RouteVerdict> {
             "the server answers a call with two items with {} and one with one item with {}: every batch would fail \
              and be retried alone until merging is suspended; set `mode: Passthrough`, or correct the route",
             status.as_u16(),
-            lone.as_u16()
+            unbatched.as_u16()
         ))
     })
 }
@@ -114,14 +114,14 @@ fn quote(text: &str) -> String {
 }
 
 /// Checks the members of the answer that the protocol does not declare. Each must equal that of the
-/// lone answer, because it could contain data about other callers.
+/// unbatched answer, because it could contain data about other callers.
 fn judge_members(
     endpoint: &Endpoint,
     members: &[&Call],
     answer: &ServerAnswer,
-    lone: &ServerAnswer,
+    unbatched: &ServerAnswer,
 ) -> Option<RouteVerdict> {
-    let undeclared = endpoint.undeclared_members(members, &answer.body, &lone.body);
+    let undeclared = endpoint.undeclared_members(members, &answer.body, &unbatched.body);
     let differing: Vec<String> =
         undeclared.iter().filter(|(_, is_same)| !is_same).map(|(name, _)| format!("`{}`", quote(name))).collect();
     if differing.is_empty() {
@@ -139,9 +139,9 @@ fn judge_members(
     )))
 }
 
-/// Compares the first caller's part of the answer with the lone answer.
-fn judge_part(part: &Bytes, lone: &ServerAnswer) -> RouteVerdict {
-    match shape::shape_difference(&lone.body, part) {
+/// Compares the first caller's part of the answer with the unbatched answer.
+fn judge_part(part: &Bytes, unbatched: &ServerAnswer) -> RouteVerdict {
+    match shape::shape_difference(&unbatched.body, part) {
         None => RouteVerdict::Fits,
         Some(difference) => {
             RouteVerdict::Wrong(format!("a merged call would get an answer of a different shape: {difference}"))

@@ -9,18 +9,18 @@ const DEPTH_MAX: usize = 32;
 
 /// Returns the first difference in shape between an answer to an unbatched call and a merged
 /// caller's part, or `None` if there is none.
-pub(super) fn shape_difference(lone: &[u8], part: &[u8]) -> Option<String> {
+pub(super) fn shape_difference(unbatched: &[u8], part: &[u8]) -> Option<String> {
     let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
-    match (read(lone), read(part)) {
-        (Some(lone), Some(part)) => find_difference(&lone, &part, "", DEPTH_MAX),
+    match (read(unbatched), read(part)) {
+        (Some(unbatched), Some(part)) => find_difference(&unbatched, &part, "", DEPTH_MAX),
         (None, Some(_)) => Some("sent alone, it is not JSON".to_owned()),
         (_, None) => Some("merged, it is not JSON".to_owned()),
     }
 }
 
-fn find_difference(lone: &Value, part: &Value, at: &str, depth: usize) -> Option<String> {
+fn find_difference(unbatched: &Value, part: &Value, at: &str, depth: usize) -> Option<String> {
     let place = if at.is_empty() { "the answer".to_owned() } else { format!("`{at}`") };
-    match (lone, part) {
+    match (unbatched, part) {
         // An optional field may be null in one answer and not in the next.
         (Value::Null, _) | (_, Value::Null) => None,
         _ if depth == 0 => None,
@@ -40,23 +40,23 @@ fn find_difference(lone: &Value, part: &Value, at: &str, depth: usize) -> Option
             }
             find_element_difference(one, other, at, depth - 1)
         }
-        _ if kind(lone) == kind(part) => None,
-        _ => Some(format!("{place} is {} when sent alone and {} when merged", kind(lone), kind(part))),
+        _ if kind(unbatched) == kind(part) => None,
+        _ => Some(format!("{place} is {} when sent alone and {} when merged", kind(unbatched), kind(part))),
     }
 }
 
 /// Compares the elements of two lists in pairs, since outputs have types of their own. If the lists
 /// differ in length, an element has no counterpart, and has to fit any of the answer to the unbatched
 /// call.
-fn find_element_difference(lone: &[Value], part: &[Value], at: &str, depth: usize) -> Option<String> {
-    if lone.len() == part.len() {
-        let mut pairs = lone.iter().zip(part).take(ELEMENTS_MAX).enumerate();
+fn find_element_difference(unbatched: &[Value], part: &[Value], at: &str, depth: usize) -> Option<String> {
+    if unbatched.len() == part.len() {
+        let mut pairs = unbatched.iter().zip(part).take(ELEMENTS_MAX).enumerate();
         return pairs.find_map(|(place, (one, other))| find_difference(one, other, &format!("{at}/{place}"), depth));
     }
     let place = format!("{at}/0");
     part.iter().take(ELEMENTS_MAX).find_map(|other| {
-        let difference = find_difference(lone.first()?, other, &place, depth)?;
-        let mut others = lone.iter().take(ELEMENTS_MAX).skip(1);
+        let difference = find_difference(unbatched.first()?, other, &place, depth)?;
+        let mut others = unbatched.iter().take(ELEMENTS_MAX).skip(1);
         let fits = others.any(|one| find_difference(one, other, &place, depth).is_none());
         (!fits).then_some(difference)
     })

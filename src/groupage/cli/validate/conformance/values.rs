@@ -13,12 +13,12 @@ use crate::protocol::{AnswerComparison, AnswerContent, Call, Endpoint};
 
 impl ConformanceClient {
     /// Compares the parts of the members with their answers alone. `answer` is the batch response, and
-    /// `lone` the answer to the first member.
+    /// `unbatched` the answer to the first member.
     pub(super) async fn compare_members(
         &self,
         endpoint: &Endpoint,
         (members, path): ([&Call; 2], &str),
-        (answer, lone): (&ServerAnswer, &ServerAnswer),
+        (answer, unbatched): (&ServerAnswer, &ServerAnswer),
         parts: &[Bytes],
     ) -> Vec<MemberComparison> {
         let mut comparisons = Vec::new();
@@ -28,7 +28,7 @@ impl ConformanceClient {
         for (place, (part, call)) in parts.iter().zip(members).enumerate() {
             // A pair has two different calls, each with an answer of its own.
             let own = match place {
-                0 => Some(lone.body.clone()),
+                0 => Some(unbatched.body.clone()),
                 _ if members[0].body == members[1].body => None,
                 _ => self.send_member(call, path).await,
             };

@@ -7,9 +7,9 @@ use crate::{AnswerComparison, AnswerContent};
 fn compare(messages: [Vec<u8>; 2]) -> AnswerComparison {
     let call = read(&raw(b"\x01", b"aa", b""));
     let headers = HeaderMap::new();
-    let [merged, alone] = messages.map(|message| framed(&message));
+    let [merged, unbatched] = messages.map(|message| framed(&message));
     let content = |body| AnswerContent { headers: &headers, body };
-    grpc().compare_answers(&call, content(&merged), content(&alone))
+    grpc().compare_answers(&call, content(&merged), content(&unbatched))
 }
 
 /// Returns a response with an output of two numbers.

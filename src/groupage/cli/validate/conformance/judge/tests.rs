@@ -22,19 +22,19 @@ fn answer(status: u16, body: &str) -> ServerAnswer {
 }
 
 /// Judges the answers of a server to a call sent alone and to its item twice.
-fn judged(generic: &str, call: &str, lone: &str, merged: &ServerAnswer) -> RouteVerdict {
+fn judged(generic: &str, call: &str, unbatched: &str, merged: &ServerAnswer) -> RouteVerdict {
     let endpoint = endpoint(generic);
     let request = Request::post(PATH).header("content-type", "application/json").body(()).unwrap();
     let body = Bytes::copy_from_slice(call.as_bytes());
     let call = endpoint.parse_call(&request.into_parts().0, body, &DigestKey::random());
     assert_eq!(call.unbatched_reason(), None);
     let sent = endpoint.write_batch(&[&call, &call], None);
-    judge_batch(&endpoint, [&call, &call], &sent, (merged, &answer(200, lone))).0
+    judge_batch(&endpoint, [&call, &call], &sent, (merged, &answer(200, unbatched))).0
 }
 
 /// Judges in the same way, and returns the reason of a finding.
-fn found(generic: &str, call: &str, lone: &str, merged: &str) -> Option<String> {
-    match judged(generic, call, lone, &answer(200, merged)) {
+fn found(generic: &str, call: &str, unbatched: &str, merged: &str) -> Option<String> {
+    match judged(generic, call, unbatched, &answer(200, merged)) {
         RouteVerdict::Fits => None,
         RouteVerdict::Wrong(reason) | RouteVerdict::Inconclusive(reason) => Some(reason),
     }
@@ -48,8 +48,8 @@ fn a_wrong_declaration_of_a_bare_item_is_found_by_its_shape() {
     let declared = |wrap: &str| format!("results: /v, single: {{wrapScalar: true}}, resultWrap: {wrap}");
     assert_eq!(found(&declared("List"), bare, wraps, merged), None);
     assert_eq!(found(&declared("None"), bare, plain, merged), None);
-    for (wrap, lone) in [("None", wraps), ("List", plain)] {
-        let reason = found(&declared(wrap), bare, lone, merged).unwrap();
+    for (wrap, unbatched) in [("None", wraps), ("List", plain)] {
+        let reason = found(&declared(wrap), bare, unbatched, merged).unwrap();
         assert!(reason.contains("of a different shape: `/v/0` is"), "{wrap}: {reason}");
     }
 }
@@ -73,8 +73,8 @@ fn an_answer_that_is_not_json_is_named_as_such() {
 #[test]
 fn every_undeclared_member_that_differs_is_named_up_to_a_maximum() {
     let merged = r#"{"v":[1,1],"model":"m","took":2,"at":"b"}"#;
-    let lone = r#"{"v":[1],"model":"m","took":1,"at":"a"}"#;
-    let reason = found("results: /v", r#"{"texts":["a"]}"#, lone, merged).unwrap();
+    let unbatched = r#"{"v":[1],"model":"m","took":1,"at":"a"}"#;
+    let reason = found("results: /v", r#"{"texts":["a"]}"#, unbatched, merged).unwrap();
     assert!(reason.contains("`/took`, `/at`:") && !reason.contains("/model"), "{reason}");
     let many: String = (0..12).map(|at| format!(",\"m{at}\":0")).collect();
     let reason = found("results: /v", r#"{"texts":["a"]}"#, r#"{"v":[1]}"#, &format!("{{\"v\":[1,1]{many}}}")).unwrap();
