@@ -28,7 +28,7 @@ bench-tiny:
 # Regenerate the reference pages and golden files
 update:
     UPDATE=1 cargo test --locked -p groupage-policy
-    UPDATE=1 cargo test --locked --test it tidy
+    UPDATE=1 cargo test --locked --test it -- tidy injector::golden
 
 # Run the demo
 demo *ARGS:

@@ -19,6 +19,10 @@ pub(super) fn apply(check: &mut Validator, spec: &Json) {
         check_endpoint(check, &path, route);
         check_order(check, &path, route, routes.get(..index).unwrap_or_default());
         check_passing(check, &path, route, &spec["mode"]);
+        let aside = format!("{path}.limits.standAsideMax");
+        if check.has(&aside) {
+            check.notice(&aside, "is ignored, because all routes share the server: write limits.standAsideMax");
+        }
     }
     check_late(check, spec, routes);
     if spec["mode"] == "Passthrough" && check.has("slo") {
@@ -198,6 +202,12 @@ mod tests {
         assert_eq!(noticed(&format!("mode: Observe\nroutes: [{{path: /embed, {keys}}}]")), &both[..1]);
         assert!(noticed(&format!("mode: Observe\nroutes: [{{path: /embed, mode: Batch, {keys}}}]")).is_empty());
         assert_eq!(noticed("mode: Passthrough\nslo: {latencyP99: 1s}"), ["slo"]);
+    }
+
+    #[test]
+    fn calls_at_a_server_that_forms_batches_are_limited_for_all_routes() {
+        let found = noticed("limits: {standAsideMax: 8}\nroutes: [{path: /embed, limits: {standAsideMax: 8}}]");
+        assert_eq!(found, ["routes[0].limits.standAsideMax"]);
     }
 
     #[test]
