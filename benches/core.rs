@@ -12,8 +12,8 @@
 //!    virtual time.
 //!
 //! The number of allocations and the idle core are asserted in every run, also in the short one of
-//! `cargo test`. Times are compared with limits, and the last line counts the limits met
-//! and missed. Arguments other than flags select loads by name.
+//! `just bench-tiny`. Times are compared with limits, and the last line counts the limits met and
+//! missed. Arguments other than flags select loads by name.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 #![expect(clippy::cast_precision_loss, reason = "counts of a bench")]

@@ -11,7 +11,7 @@
 //! 4. Idle process: memory, context switches, and memory after a peak of connections.
 //!
 //! Shared machines are noisy, so figures are ratios within the run and medians of repetitions. With
-//! `--test` (as `cargo test` runs it) everything is tiny. Arguments other than flags select parts
+//! `--test` (as `just bench-tiny` runs it) everything is tiny. Arguments other than flags select parts
 //! by name, and rows of the first part as `throughput/Adaptive/5/64` (policy, milliseconds per
 //! call, clients) or a piece of it. `GROUPAGE_BINARY=PATH` measures another build, so that two can
 //! be compared in turns.

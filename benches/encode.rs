@@ -7,7 +7,7 @@
 //! have the same embeddings. The last line counts the limits met and missed: at least 0.8 times the
 //! speed of onnxruntime for 8 sequences of 128 tokens.
 //!
-//! `--test` (as `cargo test` runs it) is a tiny run. Without the model, nothing is measured and the
+//! `--test` (as `just bench-tiny` runs it) is a tiny run. Without the model, nothing is measured and the
 //! reason is printed. Without onnxruntime, only this side is measured.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]

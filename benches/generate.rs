@@ -7,9 +7,9 @@
 //! (`learned`). All run at the same time with the same calls, and each has an engine of its own.
 //!
 //! After the time for learning, two figures are measured: the share of urgent calls whose first
-//! token arrives within the SLO, and the tokens per second of the engine. `--test` (as `cargo test`
-//! runs it) makes a run of a few seconds. The last line counts the criteria that the learned limit
-//! meets and misses.
+//! token arrives within the SLO, and the tokens per second of the engine. `--test` (as `just
+//! bench-tiny` runs it) makes a run of a few seconds. The last line counts the criteria that the
+//! learned limit meets and misses.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 #![expect(clippy::disallowed_methods, reason = "the engine and its clients keep real time")]

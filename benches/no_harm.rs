@@ -13,9 +13,9 @@
 //!
 //! `--pass` measures against the same proxy in mode `Passthrough` instead of the direct path: where
 //! the processor is the bottleneck, any proxy takes a part of it from the server, and the remaining
-//! difference is due to batching. `--seconds N` is the time of each row. `--test` (as `cargo test`
-//! runs it) takes a few tiny rows and judges none. Arguments other than flags select rows by a part
-//! of their name. `GROUPAGE_BINARY=PATH` measures another build of the proxy. The last line counts
+//! difference is due to batching. `--seconds N` is the time of each row. `--test` (as `just
+//! bench-tiny` runs it) takes a few tiny rows and judges none. Arguments other than flags select rows
+//! by a part of their name. `GROUPAGE_BINARY=PATH` measures another build of the proxy. The last line counts
 //! the limits met and missed. If one is missed, the limiter's state and the share by seconds are
 //! printed below the row.
 

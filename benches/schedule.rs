@@ -16,7 +16,7 @@
 //! (`schedule/cork_proxy.rs`).
 //!
 //! Each run starts cold; calls from 8 s on count. Figures are medians of paired runs. `--quick`
-//! runs each row once, and shorter; `--test` (as `cargo test` runs it) takes two tiny rows.
+//! runs each row once, and shorter; `--test` (as `just bench-tiny` runs it) takes two tiny rows.
 //! Arguments other than flags select rows or parts by name. The
 //! last line counts the limits met and missed.
 

@@ -8,9 +8,9 @@
 //!
 //! Each line has the medians of the turns, and the ratio of the rates with the least and the greatest
 //! of a turn. The last line counts the limits met and missed: at least twice the rate of the other side
-//! with 64 clients, for each load. `--test` (as `cargo test` runs it) is a tiny run. Without the model or the
-//! packages, which `src/engine/tests/setup.sh --http` installs, nothing is measured and the reason is
-//! printed.
+//! with 64 clients, for each load. `--test` (as `cargo test --features engine --bench serve_engine`
+//! runs it) is a tiny run. Without the model or the packages, which `src/engine/tests/setup.sh --http`
+//! installs, nothing is measured and the reason is printed.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 #![expect(clippy::unwrap_used, reason = "a bench ends at the first error")]

@@ -12,7 +12,7 @@
 //!
 //! Both sides take turns in one run. The figure is the ratio of the medians. It is printed with the
 //! tenth and the ninetieth percentile of the ratios of single turns. Turns are short, so that most of
-//! them are not interrupted. `--test` (as `cargo test` runs it) is a tiny run that compares the
+//! them are not interrupted. `--test` (as `just bench-tiny` runs it) is a tiny run that compares the
 //! results of both sides; the last line counts the limits met and missed. Arguments other than flags
 //! select `split` or `merge`.
 

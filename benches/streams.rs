@@ -7,7 +7,7 @@
 //! from an edit of the policy at the API server until the last sidecar has received it. Tokens are
 //! reviewed at 50 per second by design, so that opening 10,000 streams takes over three minutes.
 //!
-//! Without `--bench`, as `cargo test` runs it, it opens 200 streams and only verifies that all
+//! Without `--bench`, as `just bench-tiny` runs it, it opens 200 streams and only verifies that all
 //! sidecars receive the policy.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
@@ -26,7 +26,7 @@ mod controller {
 
 use controller::controller_process::ControllerProcess;
 
-/// Number of streams by default, and in `cargo test`.
+/// Number of streams by default, and in `just bench-tiny`.
 const STREAMS: usize = 10_000;
 const STREAMS_IN_TESTS: usize = 200;
 /// Limits: memory in MiB, and time until all sidecars have an edited policy.

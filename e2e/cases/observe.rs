@@ -56,14 +56,14 @@ async fn mode_observe_predicts_the_effect_of_batching(space: &TestNamespace) -> 
     let around = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).ok_or("no address")?;
     let around = std::net::SocketAddr::new(around.parse()?, 8080).to_string();
     for calls in [embeddings(), predictions()] {
-        let unbatched = caller.call_sequentially(&around, &calls).await?;
+        let direct = caller.call_sequentially(&around, &calls).await?;
         let before = model_stats(space, &name).await?;
         let observed = caller.call_concurrently("model:80", &calls).await?;
         let seen = model_stats(space, &name).await?.since(&before);
-        if let Some((unbatched, observed)) =
-            unbatched.iter().zip(&observed).find(|(unbatched, observed)| !is_same_answer(unbatched, observed))
+        if let Some((direct, observed)) =
+            direct.iter().zip(&observed).find(|(direct, observed)| !is_same_answer(direct, observed))
         {
-            return Err(format!("unbatched {unbatched:?}, observed {observed:?}").into());
+            return Err(format!("direct {direct:?}, observed {observed:?}").into());
         }
         if seen.calls != CALLERS as u64 {
             return Err(format!("{CALLERS} calls were made, and the model had {}", seen.calls).into());

@@ -36,9 +36,9 @@ impl ConcurrencyLimiter {
         }
         let free = self.is_open() && self.gate.is_none();
         let compared = calls == 1 && !unmergeable && self.compares_unbatched_calls(permit);
-        let unbatched = calls == 1 && clean && free && !compared;
-        let wave = unbatched.then(|| self.wave.on_send(now, self.flights));
-        if unbatched {
+        let observed = calls == 1 && clean && free && !compared;
+        let wave = observed.then(|| self.wave.on_send(now, self.flights));
+        if observed {
             self.burst.on_send(now, self.flights);
         } else {
             self.burst.reset();

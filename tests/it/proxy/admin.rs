@@ -168,8 +168,8 @@ async fn liveness_is_constant_and_readiness_follows_the_server() {
     until_ready(local, 200).await;
     let mut client = proxy.client().await;
     drop(hand);
-    // A single failed call is not an outage, but three seconds of failed connects are. The status is 502
-    // if the call was sent on a connection that the server had not accepted yet.
+    // A single failed call is not an outage, but three seconds of failed connects are. The status
+    // is 502 if the call was sent on a connection that the server had not accepted yet.
     let status = within_timeout(client.fetch(&proxy.predict(1))).await.status;
     assert!(matches!(status, Some(502 | 503)), "{status:?}");
     assert_eq!(get(metrics, "/readyz").await.status, Some(200));

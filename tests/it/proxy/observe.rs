@@ -104,16 +104,16 @@ async fn predicted_batches_are_reported() {
     let server = Server::start(takes).await.unwrap();
     let proxy = TestProxy::start_in_front_of(&server.url(), observe_spec(&json!({"limits": {"slotsMax": 1}})));
     let path = Route::Predict.path();
-    let mut unbatched = 0;
+    let mut lone = 0;
     while scheduler(&proxy).await["predicted"]["calls"].as_u64().unwrap_or(0) == 0 {
-        assert_eq!(proxy.fetch(&proxy.post(path, &[], &instances(&[unbatched]))).await.status, Some(200));
-        unbatched += 1;
+        assert_eq!(proxy.fetch(&proxy.post(path, &[], &instances(&[lone]))).await.status, Some(200));
+        lone += 1;
     }
     let callers: Vec<PendingCall> =
         (0..40).map(|item| proxy.call(proxy.post(path, &[], &instances(&[item])))).collect();
     assert_served(callers).await;
-    assert_eq!(server.stats().calls, unbatched + 40, "each is sent alone");
-    let mut report = predicted(&proxy, unbatched + 40).await;
+    assert_eq!(server.stats().calls, lone + 40, "each is sent alone");
+    let mut report = predicted(&proxy, lone + 40).await;
     while report["answered"] != report["calls"] {
         report = scheduler(&proxy).await["predicted"].clone();
     }

@@ -98,7 +98,8 @@ async fn tenants_share_by_weight() {
     let tenants = json!({"header": "x-team", "weights": {"a": 1000}});
     let (proxy, mut hand) = start_with_scripted_server(adaptive(1, json!({"tenants": tenants}))).await;
     let team = |team: &str, item| proxy.post(PREDICT, &[("x-team", team)], &instances(&[item]));
-    // The proxy learns the time of a call. The first ones count fully, even if the machine stalls.
+    // The proxy learns the time of a call. Among its first samples, a stall of the machine is not
+    // recognised as one.
     for _ in 0..8 {
         let (call, turn) = proxy.occupy_slot(&mut hand).await;
         turn.echo().await;
@@ -115,8 +116,8 @@ async fn tenants_share_by_weight() {
         order.extend(turn.instances());
         turn.echo().await;
     }
-    // After one call of tenant b, 1000 calls of tenant a are due. The measured times of calls vary, but
-    // not that much.
+    // After one call of tenant b, 1000 calls of tenant a are due. The measured times of calls vary,
+    // but not that much.
     assert_eq!(order, [1, 10, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12]);
     assert_predictions(1.., callers).await;
 }

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_at_a_server_that_forms_batches_are_limited_for_all_routes() {
+    fn a_stand_aside_limit_of_a_route_is_reported() {
         let found = noticed("limits: {standAsideMax: 8}\nroutes: [{path: /embed, limits: {standAsideMax: 8}}]");
         assert_eq!(found, ["routes[0].limits.standAsideMax"]);
     }
