@@ -178,7 +178,7 @@ fn run_ledger(policies: &[String]) {
         let shared = match (learns, policies.len()) {
             (true, _) => 0.0,
             (false, 1) => 0.5,
-            (false, _) => 0.1,
+            (false, _) => 0.25,
         };
         // A pause of the machine that is longer than a call's timeout loses the calls in flight,
         // about one in a hundred. A call that is passed through unbatched meets a refused
